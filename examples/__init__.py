@@ -1,0 +1,1 @@
+"""Agents that know nothing of Evoplane beyond a base URL and a key."""

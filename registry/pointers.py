@@ -1,0 +1,196 @@
+"""Which versions an agent's users get: champion, canary, shadow, previous, as one atomic row.
+
+Every gateway watches the row and obeys within a fraction of a second. A flip is one transaction
+that also writes the audit log, so what is served and why can never disagree.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+
+import msgspec
+
+from registry import audit
+from registry.control import data_version, now, transaction
+from registry.manifest import AgentVersion
+from registry.tenants import RegistryError
+
+__all__ = ["Route", "all_routes", "clear_canary", "clear_shadow", "data_version", "put_version", "read_route",
+           "rollback", "set_canary_weight", "set_champion", "start_canary", "start_shadow", "versions"]  # fmt: skip
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    agent: str
+    champion: str
+    previous: str | None = None
+    canary: str | None = None
+    canary_weight: float = 0.0
+    """Share of sessions, 0 to 1."""
+    canary_tenants: tuple[str, ...] | None = None
+    """Tenants the canary may touch; None is all."""
+    shadow: str | None = None
+    shadow_share: float = 0.0
+    salt: str = ""
+    """Changes with every canary, so that the same sessions aren't always the ones exposed."""
+    revision: int = 0
+    changed_at: str = ""
+
+
+def read_route(connection: sqlite3.Connection, agent: str) -> Route:
+    """Raises `RegistryError` when the agent has no serving version yet."""
+    row = connection.execute("SELECT body FROM routes WHERE agent=?", (agent,)).fetchone()
+    if row is None:
+        raise RegistryError(f"agent {agent!r} has no serving version: register one first")
+    return msgspec.json.decode(row["body"], type=Route)
+
+
+def all_routes(connection: sqlite3.Connection) -> dict[str, Route]:
+    rows = connection.execute("SELECT agent, body FROM routes")
+    return {row["agent"]: msgspec.json.decode(row["body"], type=Route) for row in rows}
+
+
+def put_version(connection: sqlite3.Connection, version: AgentVersion) -> None:
+    """Make a version known to the gateways. A label never changes its manifest."""
+    known = versions(connection, version.agent).get(version.version)
+    if known is not None and known.digest != version.digest:
+        raise RegistryError(f"{version.agent} version {version.version} exists with another manifest")
+    connection.execute(
+        "INSERT INTO versions VALUES (?,?,?,?,?) ON CONFLICT (agent, version) DO UPDATE SET body=excluded.body",
+        (
+            version.agent,
+            version.version,
+            version.digest,
+            msgspec.json.encode(version),
+            version.created_at or now(),
+        ),
+    )
+
+
+def versions(connection: sqlite3.Connection, agent: str) -> dict[str, AgentVersion]:
+    rows = connection.execute(
+        "SELECT version, body FROM versions WHERE agent=? ORDER BY created_at", (agent,)
+    )
+    return {row["version"]: msgspec.json.decode(row["body"], type=AgentVersion) for row in rows}
+
+
+def set_champion(connection: sqlite3.Connection, agent: str, version: str, why: str, actor: str) -> Route:
+    """Promote: all new requests get `version`; the old champion stays warm as `previous`."""
+    with transaction(connection):
+        _require(connection, agent, version)
+        route = all_routes(connection).get(agent)
+        if route is not None and route.champion == version:
+            return route
+        changed = Route(
+            agent=agent,
+            champion=version,
+            previous=route.champion if route else None,
+            revision=route.revision if route else 0,
+        )
+        return _write(connection, changed, actor, "promote", {"from": route and route.champion, "why": why})
+
+
+def start_shadow(
+    connection: sqlite3.Connection, agent: str, version: str, share: float, actor: str = "deliver"
+) -> Route:
+    with transaction(connection):
+        _require(connection, agent, version)
+        route = _change(read_route(connection, agent), shadow=version, shadow_share=_share(share))
+        return _write(connection, route, actor, "shadow.start", {"version": version, "share": share})
+
+
+def clear_shadow(connection: sqlite3.Connection, agent: str, actor: str = "deliver") -> Route:
+    with transaction(connection):
+        route = read_route(connection, agent)
+        if route.shadow is None:
+            return route
+        cleared = _change(route, shadow=None, shadow_share=0.0)
+        return _write(connection, cleared, actor, "shadow.stop", {"version": route.shadow})
+
+
+def start_canary(
+    connection: sqlite3.Connection,
+    agent: str,
+    version: str,
+    weight: float,
+    tenants: tuple[str, ...] | None = None,
+    actor: str = "deliver",
+) -> Route:
+    """Expose `version` to a share of new sessions. Another candidate's canary ends with it."""
+    with transaction(connection):
+        _require(connection, agent, version)
+        route = read_route(connection, agent)
+        if route.champion == version:
+            raise RegistryError(f"version {version} is already the champion of {agent}")
+        salt = route.salt if route.canary == version else secrets.token_hex(8)
+        changed = _change(
+            route, canary=version, canary_weight=_share(weight), canary_tenants=tenants, salt=salt
+        )
+        return _write(connection, changed, actor, "canary.start", {"version": version, "weight": weight})
+
+
+def set_canary_weight(
+    connection: sqlite3.Connection, agent: str, weight: float, actor: str = "deliver"
+) -> Route:
+    with transaction(connection):
+        route = read_route(connection, agent)
+        if route.canary is None:
+            raise RegistryError(f"{agent} has no canary")
+        changed = _change(route, canary_weight=_share(weight))
+        return _write(
+            connection, changed, actor, "canary.weight", {"version": route.canary, "weight": weight}
+        )
+
+
+def clear_canary(connection: sqlite3.Connection, agent: str, why: str = "", actor: str = "deliver") -> Route:
+    """Take the canary out: every new request, in whatever session, is on the champion again."""
+    with transaction(connection):
+        route = read_route(connection, agent)
+        if route.canary is None:
+            return route
+        cleared = _change(route, canary=None, canary_weight=0.0, canary_tenants=None)
+        return _write(connection, cleared, actor, "canary.stop", {"version": route.canary, "why": why})
+
+
+def rollback(connection: sqlite3.Connection, agent: str, to: str, why: str, actor: str) -> Route:
+    """Serve `to` (a version label, or `previous`) again, at once and without gates; canary and shadow end too."""
+    with transaction(connection):
+        route = read_route(connection, agent)
+        target = route.previous if to == "previous" else to
+        if target is None:
+            raise RegistryError(f"{agent} has no previous version to roll back to")
+        _require(connection, agent, target)
+        if target == route.champion and route.canary is None and route.shadow is None:
+            return route
+        previous = route.champion if target != route.champion else route.previous
+        changed = Route(agent=agent, champion=target, previous=previous, revision=route.revision)
+        detail = {"from": route.champion, "to": target, "canary": route.canary, "why": why}
+        return _write(connection, changed, actor, "rollback", detail)
+
+
+def _write(
+    connection: sqlite3.Connection, route: Route, actor: str, action: str, detail: dict[str, object]
+) -> Route:
+    route = _change(route, revision=route.revision + 1, changed_at=now())
+    connection.execute(
+        "INSERT INTO routes VALUES (?,?) ON CONFLICT (agent) DO UPDATE SET body=excluded.body",
+        (route.agent, msgspec.json.encode(route)),
+    )
+    detail = {**detail, "champion": route.champion, "revision": route.revision}
+    audit.append(connection, actor, action, route.agent, detail)
+    return route
+
+
+def _change(route: Route, **fields: object) -> Route:
+    return msgspec.structs.replace(route, **fields)
+
+
+def _require(connection: sqlite3.Connection, agent: str, version: str) -> None:
+    if version not in versions(connection, agent):
+        raise RegistryError(f"{agent} has no version {version!r}")
+
+
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise RegistryError(f"a share of sessions lies between 0 and 1, not {value}")
+    return value
