@@ -43,9 +43,7 @@ class Gateway(_Section):
 class Worker(_Section):
     port: int = Field(8401, description="the worker's service interface")
     vllm_port: int = Field(8402, description="the vLLM server the worker owns")
-    vllm_python: Path = Field(
-        Path(".venv-vllm/bin/python"), description="interpreter of the vLLM environment"
-    )
+    vllm_python: Path = Field(Path(".venv-vllm/bin/python"), description="interpreter of the vLLM environment")
     max_model_len: int = Field(1024, description="longest prompt plus completion, tokens")
     max_num_seqs: int = Field(16, description="requests vLLM decodes together")
     max_loras: int = Field(4, description="policies served side by side besides the base model")

@@ -73,9 +73,7 @@ def request(
             flow_run_id=flow_run_id,
         )
         _write(connection, approval)
-        audit.append(
-            connection, "deliver", "approval.requested", approval.id, {"agent": agent, "version": version}
-        )
+        audit.append(connection, "deliver", "approval.requested", approval.id, {"agent": agent, "version": version})
     return approval
 
 
@@ -88,9 +86,7 @@ def get(connection: sqlite3.Connection, id: str, at: datetime | None = None) -> 
         approval = msgspec.json.decode(row["body"], type=Approval)
         moment = at or datetime.now(UTC)
         if approval.status == "pending" and moment >= datetime.fromisoformat(approval.expires_at):
-            approval = _move(
-                connection, approval, "expired", "clock", "expiry", "nobody decided in time", moment
-            )
+            approval = _move(connection, approval, "expired", "clock", "expiry", "nobody decided in time", moment)
     return approval
 
 

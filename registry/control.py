@@ -54,9 +54,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         )
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None
-        )
+        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")

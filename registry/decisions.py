@@ -27,10 +27,7 @@ def get(connection: sqlite3.Connection, id: str) -> dict[str, Any]:
 
 
 def list_decisions(connection: sqlite3.Connection, agent: str) -> list[dict[str, Any]]:
-    return [
-        _record(row)
-        for row in connection.execute("SELECT * FROM decisions WHERE agent=? ORDER BY at", (agent,))
-    ]
+    return [_record(row) for row in connection.execute("SELECT * FROM decisions WHERE agent=? ORDER BY at", (agent,))]
 
 
 def _record(row: sqlite3.Row) -> dict[str, Any]:

@@ -68,9 +68,7 @@ def put_version(connection: sqlite3.Connection, version: AgentVersion) -> None:
 
 
 def versions(connection: sqlite3.Connection, agent: str) -> dict[str, AgentVersion]:
-    rows = connection.execute(
-        "SELECT version, body FROM versions WHERE agent=? ORDER BY created_at", (agent,)
-    )
+    rows = connection.execute("SELECT version, body FROM versions WHERE agent=? ORDER BY created_at", (agent,))
     return {row["version"]: msgspec.json.decode(row["body"], type=AgentVersion) for row in rows}
 
 
@@ -123,23 +121,17 @@ def start_canary(
         if route.champion == version:
             raise RegistryError(f"version {version} is already the champion of {agent}")
         salt = route.salt if route.canary == version else secrets.token_hex(8)
-        changed = _change(
-            route, canary=version, canary_weight=_share(weight), canary_tenants=tenants, salt=salt
-        )
+        changed = _change(route, canary=version, canary_weight=_share(weight), canary_tenants=tenants, salt=salt)
         return _write(connection, changed, actor, "canary.start", {"version": version, "weight": weight})
 
 
-def set_canary_weight(
-    connection: sqlite3.Connection, agent: str, weight: float, actor: str = "deliver"
-) -> Route:
+def set_canary_weight(connection: sqlite3.Connection, agent: str, weight: float, actor: str = "deliver") -> Route:
     with transaction(connection):
         route = read_route(connection, agent)
         if route.canary is None:
             raise RegistryError(f"{agent} has no canary")
         changed = _change(route, canary_weight=_share(weight))
-        return _write(
-            connection, changed, actor, "canary.weight", {"version": route.canary, "weight": weight}
-        )
+        return _write(connection, changed, actor, "canary.weight", {"version": route.canary, "weight": weight})
 
 
 def clear_canary(connection: sqlite3.Connection, agent: str, why: str = "", actor: str = "deliver") -> Route:
@@ -168,9 +160,7 @@ def rollback(connection: sqlite3.Connection, agent: str, to: str, why: str, acto
         return _write(connection, changed, actor, "rollback", detail)
 
 
-def _write(
-    connection: sqlite3.Connection, route: Route, actor: str, action: str, detail: dict[str, object]
-) -> Route:
+def _write(connection: sqlite3.Connection, route: Route, actor: str, action: str, detail: dict[str, object]) -> Route:
     route = _change(route, revision=route.revision + 1, changed_at=now())
     connection.execute(
         "INSERT INTO routes VALUES (?,?) ON CONFLICT (agent) DO UPDATE SET body=excluded.body",

@@ -58,7 +58,9 @@ class Key:
     """Who holds the key: the name that appears as approver and actor."""
 
 
-def create_tenant(connection: sqlite3.Connection, id: str, name: str | None = None, train: TrainPolicy = "pending") -> Tenant:  # fmt: skip
+def create_tenant(
+    connection: sqlite3.Connection, id: str, name: str | None = None, train: TrainPolicy = "pending"
+) -> Tenant:
     """Idempotent: an existing tenant gets the given name and policy."""
     _check_name("tenant", id)
     if train not in get_args(TrainPolicy):
@@ -66,7 +68,8 @@ def create_tenant(connection: sqlite3.Connection, id: str, name: str | None = No
     tenant = Tenant(id, name or id, train)
     with transaction(connection):
         connection.execute(
-            "INSERT INTO tenants VALUES (?,?,?,?) ON CONFLICT (id) DO UPDATE SET name=excluded.name, train=excluded.train",
+            "INSERT INTO tenants VALUES (?,?,?,?)"
+            " ON CONFLICT (id) DO UPDATE SET name=excluded.name, train=excluded.train",
             (tenant.id, tenant.name, tenant.train, now()),
         )
         audit.append(connection, "cli", "tenant.set", id, {"train": train})
@@ -119,17 +122,13 @@ def create_key(
                 now(),
             ),
         )
-        audit.append(
-            connection, "cli", "key.create", key.id, {"tenant": tenant, "agent": agent, "purpose": purpose}
-        )
+        audit.append(connection, "cli", "key.create", key.id, {"tenant": tenant, "agent": agent, "purpose": purpose})
     return key, secret
 
 
 def revoke_key(connection: sqlite3.Connection, id: str) -> None:
     with transaction(connection):
-        done = connection.execute(
-            "UPDATE keys SET revoked_at=? WHERE id=? AND revoked_at IS NULL", (now(), id)
-        )
+        done = connection.execute("UPDATE keys SET revoked_at=? WHERE id=? AND revoked_at IS NULL", (now(), id))
         if not done.rowcount:
             raise RegistryError(f"no key {id!r} that could be revoked: see `evoplane key list`")
         audit.append(connection, "cli", "key.revoke", id)
@@ -142,9 +141,7 @@ def key_digest(secret: str) -> str:
 
 def load_keys(connection: sqlite3.Connection) -> dict[str, Key]:
     """Every key in force by the digest of its secret."""
-    return {
-        row["digest"]: _key(row) for row in connection.execute("SELECT * FROM keys WHERE revoked_at IS NULL")
-    }
+    return {row["digest"]: _key(row) for row in connection.execute("SELECT * FROM keys WHERE revoked_at IS NULL")}
 
 
 def list_keys(connection: sqlite3.Connection) -> list[Key]:
@@ -152,10 +149,7 @@ def list_keys(connection: sqlite3.Connection) -> list[Key]:
 
 
 def list_tenants(connection: sqlite3.Connection) -> list[Tenant]:
-    return [
-        Tenant(r["id"], r["name"], r["train"])
-        for r in connection.execute("SELECT * FROM tenants ORDER BY id")
-    ]
+    return [Tenant(r["id"], r["name"], r["train"]) for r in connection.execute("SELECT * FROM tenants ORDER BY id")]
 
 
 def list_agents(connection: sqlite3.Connection) -> list[Agent]:
