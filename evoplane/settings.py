@@ -25,6 +25,7 @@ class _Section(BaseModel):
 
 class Paths(_Section):
     var: Path = Field(Path("var"), description="everything Evoplane writes at run time")
+    models: Path = Field(Path("var/models"), description="converted base models; may be shared between deployments")
 
 
 class Gateway(_Section):
@@ -157,7 +158,7 @@ class Settings(_Section):
 
     @property
     def model_dir(self) -> Path:
-        return self.var / "models" / self.model.name
+        return self.paths.models / self.model.name
 
     @property
     def snapshots_dir(self) -> Path:

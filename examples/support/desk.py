@@ -30,7 +30,18 @@ _CORRECTIONS = (
     "I read something else: {fact}",
 )
 
-_reply_headers: ContextVar[list[dict[str, str]]] = ContextVar("reply_headers")
+_replies: ContextVar[list[Reply]] = ContextVar("replies")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One model call as the client saw it."""
+
+    sent_at: float
+    """UNIX seconds when the request left."""
+    version: str
+    session_id: str
+    event_id: str
 
 
 @dataclass(frozen=True)
@@ -40,13 +51,17 @@ class Ticket:
     request: Request
     answer: Answer
     right: bool
-    session_id: str
-    event_id: str
-    versions: tuple[str, ...]
-    """Agent versions that answered, one a model call."""
-    sent_at: float
-    """UNIX seconds when the customer's request left."""
+    replies: tuple[Reply, ...]
     error: str | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self.replies[0].session_id if self.replies else ""
+
+    @property
+    def event_id(self) -> str:
+        """The decision: the first model call of the session."""
+        return self.replies[0].event_id if self.replies else ""
 
 
 @dataclass
@@ -98,37 +113,38 @@ class Desk:
         return tickets
 
     def _client(self, key: str) -> AsyncOpenAI:
+        async def note_time(request: Any) -> None:
+            request.extensions["sent_at"] = time.time()
+
         async def remember(response: Any) -> None:
-            if (seen := _reply_headers.get(None)) is not None:
-                seen.append(dict(response.headers))
+            if (seen := _replies.get(None)) is not None and "x-evoplane-event-id" in response.headers:
+                seen.append(
+                    Reply(
+                        sent_at=response.request.extensions["sent_at"],
+                        version=response.headers["x-evoplane-agent-version"],
+                        session_id=response.headers["x-evoplane-session-id"],
+                        event_id=response.headers["x-evoplane-event-id"],
+                    )
+                )
 
         return AsyncOpenAI(
             base_url=f"{self.base_url}/v1",
             api_key=key,
             default_headers=self.headers,
-            http_client=DefaultAsyncHttpxClient(event_hooks={"response": [remember]}),
+            http_client=DefaultAsyncHttpxClient(event_hooks={"request": [note_time], "response": [remember]}),
         )
 
     async def _serve_one(self, client: AsyncOpenAI, request: Request) -> Ticket:
-        headers: list[dict[str, str]] = []
-        _reply_headers.set(headers)
+        replies: list[Reply] = []
+        _replies.set(replies)
         agent = SupportAgent(client, self.model, TENANTS[request.tenant], Shop())
-        sent_at = time.time()
         answer, error = Answer(), None
         try:
             answer = await agent.answer(request.text)
         except OpenAIError as failure:
             error = f"{type(failure).__name__}: {failure}"
-        return Ticket(
-            request=request,
-            answer=answer,
-            right=error is None and is_right(request, self.facts, answer.text, answer.calls),
-            session_id=headers[0].get("x-evoplane-session-id", "") if headers else "",
-            event_id=headers[0].get("x-evoplane-event-id", "") if headers else "",
-            versions=tuple(h.get("x-evoplane-agent-version", "") for h in headers),
-            sent_at=sent_at,
-            error=error,
-        )
+        right = error is None and is_right(request, self.facts, answer.text, answer.calls)
+        return Ticket(request, answer, right, tuple(replies), error)
 
     async def _report(self, feedback: httpx.AsyncClient, ticket: Ticket) -> None:
         response = await feedback.post(

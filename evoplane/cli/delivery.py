@@ -1,0 +1,73 @@
+"""`evoplane deliver`, `evoplane promote`, `evoplane rollback`: what users get."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated
+
+import msgspec
+import typer
+
+from evoplane.cli.output import Json, err, show
+from evoplane.settings import settings
+from registry import approvals, control, pointers, prefect_runs
+from registry.tenants import RegistryError
+
+Agent = Annotated[str, typer.Option(help="The agent.")]
+Why = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
+
+
+def deliver(
+    agent: Agent,
+    version: Annotated[str, typer.Option(help="The version to bring to users.")],
+    skip_shadow: Annotated[bool, typer.Option(help="Go straight to the canary; audited.")] = False,
+    json: Json = False,
+) -> None:
+    """Start a delivery: shadow, canary, approval, promotion, watch.
+
+    Example: evoplane deliver --agent support --version 4
+    """
+    config = settings()
+    if version not in pointers.versions(control.connect(config.control_db), agent):
+        raise RegistryError(f"{agent} has no version {version!r}: see `evoplane agent show {agent}`")
+    payload = {"agent": agent, "version": version, "skip_shadow": skip_shadow}
+    prefect_runs.emit_event(config, "evoplane.candidate.accepted", agent, payload)
+    show({"agent": agent, "version": version, "watch": f"http://127.0.0.1:{config.prefect.port}/runs"}, json)
+
+
+def promote(agent: Agent, version: Annotated[str, typer.Option(help="An approved version.")], json: Json = False) -> None:
+    """Make an approved version the champion. Without an approval this refuses.
+
+    Example: evoplane promote --agent support --version 3
+    """
+    connection = control.connect(settings().control_db)
+    approved = [a for a in approvals.list_approvals(connection, agent) if a.version == version and a.status == "approved"]
+    if not approved:
+        raise RegistryError(f"version {version} of {agent} has no approval: `evoplane deliver` asks for one")
+    route = pointers.set_champion(connection, agent, version, f"approval {approved[0].id}", getpass.getuser())
+    _mirror(agent)
+    show(msgspec.to_builtins(route), json)
+
+
+def rollback(
+    agent: Agent,
+    to: Annotated[str, typer.Option(help="`previous`, or a version.")] = "previous",
+    why: Why = "asked by an operator",
+    json: Json = False,
+) -> None:
+    """Serve the previous version again, at once and without gates; ends canary and shadow.
+
+    Example: evoplane rollback --agent support --why "wrong refunds since noon"
+    """
+    connection = control.connect(settings().control_db)
+    route = pointers.rollback(connection, agent, to, why, getpass.getuser())
+    _mirror(agent)
+    show(msgspec.to_builtins(route), json)
+
+
+def _mirror(agent: str) -> None:
+    """Ask the rollback flow to bring MLflow's aliases in line; users are served right already."""
+    try:
+        prefect_runs.emit_event(settings(), "evoplane.rollback.requested", agent, {"agent": agent, "mirror": True})
+    except (OSError, RegistryError) as error:
+        err.print(f"served right already; MLflow's aliases follow when Prefect is back ({error})", style="yellow")

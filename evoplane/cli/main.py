@@ -1,0 +1,56 @@
+"""The `evoplane` command: one Typer application, one way to fail."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+
+import typer
+
+from evoplane import __version__
+from evoplane.cli import approvals, delivery, identity, lineage, loop, stack, trajectories
+from evoplane.cli.demo import demo
+from evoplane.cli.feedback import feedback
+from evoplane.cli.output import err, print_json
+from evoplane.settings import SettingsError
+from registry.tenants import RegistryError
+
+app = typer.Typer(
+    name="evoplane",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The control plane for agents that improve from their own work.",
+)
+app.add_typer(identity.tenant_app, name="tenant")
+app.add_typer(identity.agent_app, name="agent")
+app.add_typer(identity.key_app, name="key")
+app.add_typer(trajectories.app, name="trajectories")
+app.add_typer(approvals.app, name="approvals")
+for command in (stack.up, stack.down, stack.status, stack.doctor, stack.serve):
+    app.command(command.__name__)(command)
+for command in (loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback):
+    app.command(command.__name__)(command)
+app.command("lineage")(lineage.lineage)
+app.command("feedback")(feedback)
+app.command("demo")(demo)
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version.
+
+    Example: evoplane version
+    """
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: known failures become one line and exit status 1."""
+    try:
+        app()
+    except (RegistryError, SettingsError, OSError, sqlite3.Error) as error:
+        if "--json" in sys.argv:
+            print_json({"error": str(error)})
+        err.print(f"error: {error}", style="red", highlight=False)
+        sys.exit(1)
