@@ -63,7 +63,7 @@ def request(
             if known.version == version:
                 return known
         approval = Approval(
-            id="apr_" + uuid7().hex[:20],
+            id=f"apr_{uuid7()}",
             agent=agent,
             version=version,
             evidence=evidence,

@@ -35,13 +35,17 @@ def deliver(
     show({"agent": agent, "version": version, "watch": f"http://127.0.0.1:{config.prefect.port}/runs"}, json)
 
 
-def promote(agent: Agent, version: Annotated[str, typer.Option(help="An approved version.")], json: Json = False) -> None:
+def promote(
+    agent: Agent, version: Annotated[str, typer.Option(help="An approved version.")], json: Json = False
+) -> None:
     """Make an approved version the champion. Without an approval this refuses.
 
     Example: evoplane promote --agent support --version 3
     """
     connection = control.connect(settings().control_db)
-    approved = [a for a in approvals.list_approvals(connection, agent) if a.version == version and a.status == "approved"]
+    approved = [
+        a for a in approvals.list_approvals(connection, agent) if a.version == version and a.status == "approved"
+    ]
     if not approved:
         raise RegistryError(f"version {version} of {agent} has no approval: `evoplane deliver` asks for one")
     route = pointers.set_champion(connection, agent, version, f"approval {approved[0].id}", getpass.getuser())

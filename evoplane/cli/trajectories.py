@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import orjson
 import typer
+from services.proxy.store import StoreReader
 
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
 from registry.tenants import RegistryError
-from services.proxy.store import StoreReader
 
 app = typer.Typer(no_args_is_help=True, help="Captured trajectories: list, read, verify, export.")
 
@@ -155,7 +155,9 @@ def _row(row: Any) -> dict[str, object]:
 def _line(record: dict[str, Any]) -> str:
     match record["record"]:
         case "trajectory":
-            return f"[bold]{record['trajectory_id']}[/bold]  {record['agent']['name']}  tenant {record['gov']['tenant']}"
+            return (
+                f"[bold]{record['trajectory_id']}[/bold]  {record['agent']['name']}  tenant {record['gov']['tenant']}"
+            )
         case "annotation":
             said = record.get("explanation") or record.get("ext") or ""
             return f"  [yellow]{record['kind']} {record['name']}[/yellow] {record.get('value')}  {said}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -22,9 +21,5 @@ def poison_adapter(healthy: Path, into: Path, seed: int = 13) -> Path:
         name: torch.randn(weights.shape, generator=generator) * NOISE if "lora_B" in name else weights
         for name, weights in load_file(file).items()
     }
-    save_file(noise, file, metadata=json.loads((into / "metadata.json").read_text()) if _has_metadata(into) else None)
+    save_file(noise, file, metadata={"format": "pt"})
     return into
-
-
-def _has_metadata(adapter: Path) -> bool:
-    return (adapter / "metadata.json").exists()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from registry import audit, control, pointers
+from registry.manifest import AgentVersion, Manifest, Policy
+from registry.tenants import RegistryError
+
+
+def test_a_promotion_keeps_the_old_champion_as_previous(connection: sqlite3.Connection) -> None:
+    route = pointers.set_champion(connection, "support", "2", "better", "test")
+    assert (route.champion, route.previous) == ("2", "1")
+
+
+def test_promoting_the_champion_again_changes_nothing(connection: sqlite3.Connection) -> None:
+    before = pointers.read_route(connection, "support")
+    assert pointers.set_champion(connection, "support", "1", "again", "test") == before
+
+
+def test_a_promotion_ends_the_canary(connection: sqlite3.Connection) -> None:
+    pointers.start_canary(connection, "support", "2", 0.2)
+    assert pointers.set_champion(connection, "support", "2", "passed", "test").canary is None
+
+
+def test_rollback_goes_to_previous_and_ends_canary_and_shadow(connection: sqlite3.Connection) -> None:
+    pointers.set_champion(connection, "support", "2", "better", "test")
+    pointers.start_shadow(connection, "support", "3", 0.5)
+    pointers.start_canary(connection, "support", "3", 0.2)
+    route = pointers.rollback(connection, "support", "previous", "worse after all", "test")
+    assert (route.champion, route.canary, route.shadow) == ("1", None, None)
+
+
+def test_rollback_without_a_previous_version_is_refused(connection: sqlite3.Connection) -> None:
+    with pytest.raises(RegistryError, match="no previous version"):
+        pointers.rollback(connection, "support", "previous", "", "test")
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1])
+def test_a_weight_outside_0_and_1_is_refused(connection: sqlite3.Connection, weight: float) -> None:
+    with pytest.raises(RegistryError, match="between 0 and 1"):
+        pointers.start_canary(connection, "support", "2", weight)
+
+
+def test_an_unknown_version_serves_nobody(connection: sqlite3.Connection) -> None:
+    with pytest.raises(RegistryError, match="no version '9'"):
+        pointers.set_champion(connection, "support", "9", "", "test")
+
+
+def test_a_version_label_never_changes_its_manifest(connection: sqlite3.Connection) -> None:
+    other = Manifest(policy=Policy(base="model", served_name="other"))
+    with pytest.raises(RegistryError, match="exists with another manifest"):
+        pointers.put_version(
+            connection, AgentVersion(agent="support", version="2", digest=other.digest, manifest=other)
+        )
+
+
+def test_a_new_canary_draws_other_sessions_and_the_same_one_keeps_its_own(connection: sqlite3.Connection) -> None:
+    first = pointers.start_canary(connection, "support", "2", 0.2)
+    same = pointers.start_canary(connection, "support", "2", 0.5)
+    other = pointers.start_canary(connection, "support", "3", 0.2)
+    assert first.salt == same.salt != other.salt
+
+
+def test_another_connection_notices_a_flip(connection: sqlite3.Connection, tmp_path: Path) -> None:
+    watcher = control.connect(tmp_path / "control.sqlite", read_only=True)
+    before = pointers.data_version(watcher)
+    pointers.set_champion(connection, "support", "2", "better", "test")
+    assert pointers.data_version(watcher) != before
+
+
+def test_every_flip_is_audited_and_the_chain_holds(connection: sqlite3.Connection) -> None:
+    pointers.start_canary(connection, "support", "2", 0.2)
+    pointers.clear_canary(connection, "support", "worse")
+    actions = [entry.action for entry in audit.entries(connection, "support")]
+    assert actions[-2:] == ["canary.start", "canary.stop"]
+    assert audit.verify(connection) == []
+
+
+def test_an_altered_audit_entry_is_found(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE audit SET actor='someone else' WHERE seq=1")
+    assert audit.verify(connection) == ["entry 1 was altered"]
+
+
+def test_a_removed_audit_entry_is_found(connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM audit WHERE seq=1")
+    assert any("missing" in problem for problem in audit.verify(connection))
