@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from evoplane.cli.main import app, main
+from evoplane.settings import settings
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("EVOPLANE_PATHS__VAR", str(tmp_path / "var"))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+ALL = list(commands(typer.main.get_command(app)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_every_command_helps_with_an_example(path: tuple[str, ...], command: click.Command) -> None:
+    assert f"evoplane {' '.join(path)}" in (command.help or "")
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_every_command_speaks_json(path: tuple[str, ...], command: click.Command) -> None:
+    if path[-1] in ("serve", "version"):  # one becomes a server, the other prints one word
+        return
+    assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def run(*arguments: str) -> object:
+    result = runner.invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_tenant_once_made_is_listed() -> None:
+    run("tenant", "create", "acme", "--train", "allow")
+    assert run("tenant", "list") == [{"id": "acme", "name": "acme", "train": "allow"}]
+
+
+def test_nothing_captured_verifies_clean() -> None:
+    assert run("trajectories", "verify") == {"ok": True, "trajectories": 0, "events": 0, "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rollback", "--agent", "nobody"], "no serving version"),
+        (["approvals", "approve", "apr_0", "--by", "dana"], "no approval 'apr_0'"),
+        (["lineage", "--agent", "support", "--event", "ev_0"], "no event 'ev_0'"),
+        (["key", "create", "--tenant", "nobody", "--agent", "support"], "evoplane tenant create nobody"),
+        (["monitor", "--agent", "nobody"], "evoplane agent create nobody"),
+        (["trajectories", "show", "tr_0"], "no trajectory or event"),
+    ],
+)
+def test_a_failure_is_one_line_and_exit_status_1(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["evoplane", *arguments, "--json"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    assert says in json.loads(capsys.readouterr().out)["error"]
