@@ -1,0 +1,121 @@
+"""Which demonstrations become a training set, and which tasks are kept out of it.
+
+Held-out tasks are whole clusters of requests (`tasks.held_out`), per wanted tool or topic. A training
+row that shares an entity (an order number) with a held-out request is dropped too. Every drop is
+counted by its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from evaluators import tasks
+from evaluators.cases import Case
+from evaluators.corrections import EstablishedFact, outdated
+from evaluators.facts import quantities, stated_fact
+
+
+class Split(msgspec.Struct, frozen=True):
+    clusters: dict[str, str]
+    """Task key -> cluster."""
+    heldout: frozenset[str]
+    """Clusters kept out of training."""
+    heldout_entities: frozenset[str]
+
+    def is_held_out(self, case: Case) -> bool:
+        return self.clusters.get(case.task_key, case.task_key) in self.heldout
+
+
+class Selection(msgspec.Struct, frozen=True):
+    train: tuple[Case, ...]
+    heldout: tuple[Case, ...]
+    """Demonstrated held-out cases: the loss on them shows over-fitting."""
+    dropped: dict[str, int]
+
+
+def split(cases: Sequence[Case], share: float) -> Split:
+    """Hold out `share` of the task clusters of every wanted tool or topic."""
+    clusters = tasks.cluster(c.task_key for c in cases)
+    strata: dict[str, Counter[str]] = defaultdict(Counter)
+    for case in cases:
+        strata[clusters[case.task_key]][_stratum(case)] += 1
+    heldout = tasks.held_out({name: _leading(counts) for name, counts in strata.items()}, share)
+    entities = frozenset(e for c in cases if clusters[c.task_key] in heldout for e in c.entities)
+    return Split(clusters=clusters, heldout=heldout, heldout_entities=entities)
+
+
+def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact], limit: int) -> Selection:
+    """Demonstrated, eligible cases; newest first and balanced over tools and topics, at most `limit`.
+
+    A demonstrated answer whose quantities are neither in the prompt nor an established fact is dropped:
+    it would teach the model to answer from nothing.
+    """
+    dropped: Counter[str] = Counter()
+    train: dict[str, list[Case]] = defaultdict(list)
+    heldout = []
+    seen: set[tuple[str, str]] = set()
+    for case in sorted(cases, key=lambda c: c.at, reverse=True):
+        if case.wanted is None:
+            continue
+        if not case.trainable:
+            dropped["not eligible for training"] += 1
+        elif not case.prompt_token_ids:
+            dropped["no captured tokens"] += 1
+        elif outdated(case, facts):
+            dropped["outdated"] += 1
+        elif not grounded(case) and grounding(case, facts) is None:
+            dropped["answer is not grounded in the context"] += 1
+        elif (case.tenant, case.request) in seen:
+            dropped["duplicate request"] += 1
+        elif split.is_held_out(case):
+            seen.add((case.tenant, case.request))
+            heldout.append(case)
+        elif case.entities & split.heldout_entities:
+            dropped["shares an entity with a held-out task"] += 1
+        else:
+            seen.add((case.tenant, case.request))
+            train[_stratum(case)].append(case)
+    chosen: list[Case] = []
+    while len(chosen) < limit and any(train.values()):
+        for stratum in sorted(train):
+            if train[stratum] and len(chosen) < limit:
+                chosen.append(train[stratum].pop(0))
+    over = sum(map(len, train.values()))
+    if over:
+        dropped["beyond the size limit"] = over
+    return Selection(train=tuple(chosen), heldout=tuple(heldout), dropped=dict(dropped))
+
+
+def grounded(case: Case) -> bool:
+    """Can the demonstrated answer be read off what the model was shown?"""
+    if case.wanted is None or case.wanted.calls or not quantities(case.wanted.text):
+        return True
+    shown = quantities(case.shown)
+    return all(q in shown for q in quantities(case.wanted.text))
+
+
+def grounding(case: Case, facts: Sequence[EstablishedFact]) -> EstablishedFact | None:
+    """The established fact that would ground the demonstrated answer, if there is one."""
+    fact = stated_fact(case.wanted.text) if case.wanted and not case.wanted.calls else None
+    if fact is None:
+        return None
+    return next((f for f in facts if f.tenant == case.tenant and f.fact == fact), None)
+
+
+def _stratum(case: Case) -> str:
+    if case.wanted and case.wanted.calls:
+        return case.wanted.kind
+    texts = [r.text for r in case.corrections] + ([case.wanted.text] if case.wanted else [])
+    fact = next((f for t in texts if (f := stated_fact(t))), None)
+    if fact:
+        return fact.topic
+    return case.action.kind
+
+
+def _leading(counts: Counter[str]) -> str:
+    """The most frequent wanted tool or topic; a plain answer only when nothing else is known."""
+    named = [(n, name) for name, n in counts.items() if name != "answer"] or [(n, name) for name, n in counts.items()]
+    return max(named)[1]

@@ -1,0 +1,46 @@
+"""Rewards are a view: the annotations in force at a time, folded.
+
+Annotations are append-only, may arrive in any order, supersede each other and be retracted. What an
+event is worth is therefore computed whenever it is needed, never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def in_force(annotations: Iterable[dict[str, Any]], as_of: str | None = None) -> list[dict[str, Any]]:
+    """Annotations not retracted or superseded, oldest first; `as_of` is an RFC 3339 time.
+
+    A retraction is an annotation with `retracted: true` that supersedes the one it takes back.
+    """
+    known = [a for a in annotations if as_of is None or a["time"] <= as_of]
+    replaced: set[str] = set()
+    for annotation in known:
+        earlier = annotation.get("supersedes")
+        if earlier:
+            replaced.update([earlier] if isinstance(earlier, str) else earlier)
+    alive = [a for a in known if a["id"] not in replaced and not a.get("retracted")]
+    return sorted(alive, key=lambda a: (a.get("observed_at") or a["time"], a["id"]))
+
+
+def resolved(annotations: Iterable[dict[str, Any]]) -> float | None:
+    """The reward of a trajectory: the latest `resolved` signal, or None while nobody has judged it."""
+    values = [
+        float(a["value"])
+        for a in annotations
+        if a["kind"] == "reward" and a.get("name") == "resolved" and a.get("value") is not None
+    ]
+    return values[-1] if values else None
+
+
+def may_train(trajectory: dict[str, Any], annotations: Iterable[dict[str, Any]]) -> bool:
+    """Is the trajectory eligible for training? `pending` is no, and one deny wins over every allow."""
+    verdicts = [_eligibility(trajectory.get("gov"))]
+    verdicts += [_eligibility(a.get("patch")) for a in annotations if a["kind"] == "governance"]
+    return "deny" not in verdicts and "allow" in verdicts
+
+
+def _eligibility(block: Any) -> str | None:
+    return ((block or {}).get("eligibility") or {}).get("train")

@@ -1,0 +1,51 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from evaluators import drift
+
+
+def window(rng: np.random.Generator, n: int, success: float = 0.7) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "latency_ms": rng.gamma(2, 100, n),
+            "input_tokens": rng.poisson(130, n).astype(float),
+            "output_tokens": rng.poisson(25, n).astype(float),
+            "request_words": rng.poisson(8, n).astype(float),
+            "tenant": rng.choice(["a", "b", "c"], n),
+            "action": rng.choice(["answer", "track", "cancel"], n, p=[0.5, 0.3, 0.2]),
+            "success": rng.choice(["True", "False"], n, p=[success, 1 - success]),
+            "corrected": rng.choice(["True", "False"], n, p=[0.2, 0.8]),
+        }
+    )
+
+
+def p_values(current: pd.DataFrame, reference: pd.DataFrame) -> list[float]:
+    """What the report computes, without the report: KS and the registered two-sample chi-square."""
+    from scipy.stats import ks_2samp
+
+    measures = [ks_2samp(current[c], reference[c]).pvalue for c in drift.MEASURES]
+    return measures + [drift.two_sample_chi2(reference[c], current[c]) for c in drift.CATEGORIES]
+
+
+def test_windows_of_one_distribution_are_quiet_and_of_another_are_not():
+    rng = np.random.default_rng(1)
+    threshold = 0.05 / (len(drift.MEASURES) + len(drift.CATEGORIES))
+    alarms = sum(min(p_values(window(rng, 200), window(rng, 200))) < threshold for _ in range(200))
+    assert alarms <= 16  # 5%, and three standard errors of 200 windows
+    hits = sum(min(p_values(window(rng, 200, 0.45), window(rng, 200))) < threshold for _ in range(40))
+    assert hits >= 36
+
+
+def test_the_report_uses_those_tests_at_the_corrected_level():
+    rng = np.random.default_rng(2)
+    current, reference = window(rng, 200, 0.4), window(rng, 200)
+    found, run = drift.compare(current, reference)
+    assert run is not None and found.state == "drift" and found.drifted == ("success",)
+    assert found.columns["success"] == pytest.approx(drift.two_sample_chi2(reference["success"], current["success"]))
+
+
+def test_eight_rows_are_not_enough_data():
+    rng = np.random.default_rng(3)
+    found, run = drift.compare(window(rng, 8, 0.1), window(rng, 200))
+    assert (found.state, run) == ("not enough data", None)

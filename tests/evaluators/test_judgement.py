@@ -1,0 +1,96 @@
+from evaluators import diagnosis, replay
+from evaluators.cases import Action, Call
+from evaluators.decision import NO_OP, Evaluated, decide
+from evaluators.statistics import summarise
+
+
+def answer(text="", *calls):
+    return Action(text=text, calls=tuple(Call(n, a) for n, a in calls))
+
+
+def test_failures_are_named_by_what_people_said_about_them(case, demonstrated):
+    cases = [case(corrections=["The warranty is 12 months."]) for _ in range(3)]
+    cases += [case("Stop A10.", tenant=t, demonstration=demonstrated(tool, order_id="A10"))
+              for t in ("northwind", "lumen") for tool in ("cancel_order", "track_order")]  # fmt: skip
+    cases += [case(), *(case(reward=1.0) for _ in range(4))]
+    found = diagnosis.diagnose(cases)
+    tools, fact, unexplained = found.clusters
+    assert (tools.name, tools.surface, tools.broad) == ("no or incorrect tool call", "policy", True)
+    assert (fact.name, fact.surface) == ('missing or stale fact: "warranty" (northwind)', "memory")
+    assert unexplained.surface == "none"
+    assert (found.judged, found.failures, fact.prevalence.value) == (12, 8, 0.25)
+
+
+def test_a_fact_the_model_was_shown_is_not_missing(case):
+    shown = case(corrections=["The warranty is 12 months."], overlay_text="- The warranty is 12 months.")
+    assert diagnosis.diagnose([shown]).clusters[0].surface == "policy"
+
+
+def test_the_tape_judges_only_what_it_knows(case, demonstrated):
+    right = ("track_order", {"order_id": "A10"})
+    demo = case("Where is A10?", demonstration=demonstrated("track_order", order_id="A10"))
+    assert replay.judge(demo, answer("", right)) == "success"
+    assert replay.judge(demo, answer("Soon!")) == "failure"
+    corrected = case(corrections=["The warranty is 12 months, not 6 months."])
+    assert replay.judge(corrected, answer("You have 12 months.")) == "success"
+    assert replay.judge(corrected, answer("12 months, or 6 months.")) == "failure"
+    worked = case("Where is A10?", reward=1.0, calls=[right])
+    assert replay.judge(worked, answer("", right)) == "success"
+    assert replay.judge(worked, answer("", ("cancel_order", {"order_id": "A10"}))) == "unknown"
+    assert replay.judge(case(), answer("no idea")) == "unknown"
+    assert replay.judge(worked, answer("", ("track_order", None))) == "failure"
+    assert replay.judge(worked, None) == "failure"
+
+
+def test_unknown_is_neither_success_nor_failure(case):
+    cases = [case(reward=1.0, calls=[("track_order", {"order_id": "A10"})]) for _ in range(4)]
+    compared = replay.compare(cases, {c.event_id: answer("Hello.") for c in cases})
+    assert (compared.unknown, compared.improvement.n, compared.lost.n) == (4, 0, 0)
+
+
+def replayed(case, fixed: int, failures: int, lost: int = 0, successes: int = 20, tenant="northwind"):
+    bad = [case(tenant=tenant, corrections=["The warranty is 12 months."]) for _ in range(failures)]
+    good = [case(tenant=tenant, reward=1.0, text="12 months") for _ in range(successes)]
+    answers = {c.event_id: answer("12 months" if i < fixed else "?") for i, c in enumerate(bad)}
+    answers |= {c.event_id: answer("12 months" if i >= lost else "9 days") for i, c in enumerate(good)}
+    return replay.compare(bad + good, answers)
+
+
+def test_the_largest_lower_bound_minus_cost_wins(case):
+    weak = Evaluated("memory", "memory", 0.005, replayed(case, fixed=6, failures=20))
+    strong = Evaluated("policy", "policy", 0.02, replayed(case, fixed=18, failures=20))
+    decision = decide([weak, strong], max_regression=0.1)
+    assert decision.chosen == "policy"
+    assert {r.name for r in decision.ranking} == {"memory", "policy", NO_OP}
+    assert all(r.why for r in decision.ranking)
+
+
+def test_doing_nothing_wins_when_no_improvement_is_certain(case):
+    lucky = Evaluated("memory", "memory", 0.005, replayed(case, fixed=1, failures=10))
+    assert decide([lucky], max_regression=0.1).chosen == NO_OP
+    assert decide([], max_regression=0.1).chosen == NO_OP
+
+
+def test_losing_known_successes_or_harming_a_tenant_is_refused_whatever_is_gained(case):
+    careless = Evaluated("policy", "policy", 0.0, replayed(case, fixed=20, failures=20, lost=8))
+    decision = decide([careless], max_regression=0.1)
+    assert decision.chosen == NO_OP and "known successes" in decision.ranking[-1].why
+    gain, harm = replayed(case, 30, 30, successes=0), replayed(case, 0, 0, lost=12, successes=30, tenant="lumen")
+    mixed = replay.Replay(gain.results + harm.results, gain.improvement, gain.fixed, harm.lost,
+                          gain.by_tenant | harm.by_tenant, 0, 0)  # fmt: skip
+    assert (
+        "worse for tenant lumen" in decide([Evaluated("p", "policy", 0.0, mixed)], max_regression=0.9).ranking[-1].why
+    )
+
+
+def test_replay_keeps_away_from_the_sessions_a_candidate_was_made_from(case):
+    source = case(session_id="se_source", corrections=["The warranty is 12 months."])
+    other = case(corrections=["The warranty is 12 months."])
+    assert replay.select([source, other, case()], 10, exclude_sessions={"se_source"}) == [other]
+
+
+def test_few_outcomes_are_not_enough_data_and_bad_ones_are_degraded(case):
+    assert summarise([case() for _ in range(39)], target=0.9, min_outcomes=40).state == "not enough data"
+    assert summarise([case() for _ in range(40)], target=0.9, min_outcomes=40).state == "degraded"
+    good = [case(reward=1.0) for _ in range(38)] + [case(), case()]
+    assert summarise(good, target=0.9, min_outcomes=40).state == "healthy"
