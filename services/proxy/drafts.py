@@ -1,0 +1,60 @@
+"""What can be handed to the event store: ATDP drafts, and three things that only a store knows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from atdp.records import AnnotationDraft, Context, EventDraft, TrajectoryDraft
+
+
+class Content(msgspec.Struct, frozen=True, tag_field="record", tag="content"):
+    """Bytes to keep under their digest, such as a tool's schema that a context names."""
+
+    media_type: str
+    data: bytes
+
+
+class Signal(msgspec.Struct, frozen=True, tag_field="record", tag="signal"):
+    """An annotation whose trajectory is for the store to find; it may arrive before its target.
+
+    `annotation.trajectory_id` and its target are placeholders until then.
+    """
+
+    target_kind: Literal["event", "trajectory", "session"]
+    target: str
+    agent: str
+    """Of several agents' sessions with one id, this agent's is meant."""
+    annotation: AnnotationDraft
+
+
+class Close(msgspec.Struct, frozen=True, tag_field="record", tag="close"):
+    """The trajectory has ended. Signals may still arrive."""
+
+    trajectory_id: str
+    reason: str
+
+
+StoreDraft = TrajectoryDraft | Context | EventDraft | AnnotationDraft | Content | Signal | Close
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What became of one draft."""
+
+    id: str
+    trajectory_id: str | None = None
+    seq: int | None = None
+    """Place in the chain; None for what has none and for what still waits."""
+    bound: bool = True
+    """Is it part of a trajectory now? A signal for an unknown target is not, yet."""
+    spooled: bool = False
+    """Durable in the spool, not yet in the store."""
+
+
+class StoreUnavailable(Exception):
+    """Neither the store nor its spool could make the drafts durable: they must not be acknowledged."""
+
+
+class InvalidDraft(ValueError):
+    """A draft the store can't place, whatever its state: it names a trajectory that was never opened."""
