@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from atdp.canonical import canonical
 
 OPENAI_PART = "x.openai"
@@ -29,7 +31,7 @@ def from_openai(message: dict[str, Any], finish_reason: str | None = None) -> di
             parts.append({"type": "reasoning", "content": message[key], "name": key})
     content = message.get("content")
     if role == "tool":
-        parts.append({"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content})
+        parts.append({"type": "tool_call_response", "id": _name(message.get("tool_call_id")), "response": content})
     elif isinstance(content, str):
         if content or not lenient:
             parts.append({"type": "text", "content": content})
@@ -50,7 +52,7 @@ def from_openai(message: dict[str, Any], finish_reason: str | None = None) -> di
         ext["fields"] = rest
     result: dict[str, Any] = {"role": role if isinstance(role, str) else "unknown", "parts": parts}
     if message.get("name") is not None:
-        result["name"] = message["name"]
+        result["name"] = _name(message["name"])
     if finish_reason is not None:
         result["finish_reason"] = finish_reason
     if ext:
@@ -109,14 +111,19 @@ def text(message: dict[str, Any]) -> str:
 
 
 def meaning(message: dict[str, Any]) -> bytes:
-    """A canonical form that is equal for messages that say the same.
+    """Bytes that are equal for messages that say the same.
 
     SDKs re-serialise arguments and turn a single text block into a string (and back) when they
     resend an answer; that must not make it another conversation. Reasoning is left out because
     many clients drop it.
     """
     parts = [{k: v for k, v in part.items() if k != "raw"} for part in message["parts"] if part["type"] != "reasoning"]
-    return canonical({"role": message["role"], "parts": parts})
+    return msgspec.json.encode({"role": message["role"], "parts": parts}, order="sorted")
+
+
+def _name(value: Any) -> str | None:
+    """Names and ids are strings; what a client sends instead is kept as its text."""
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def _content_part(item: Any) -> dict[str, Any]:
@@ -129,7 +136,7 @@ def _call_part(call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return {"type": "x.openai_tool_call", "content": call}
-    part: dict[str, Any] = {"type": "tool_call", "id": call.get("id"), "name": str(function.get("name") or "")}
+    part: dict[str, Any] = {"type": "tool_call", "id": _name(call.get("id")), "name": str(function.get("name") or "")}
     raw = function.get("arguments")
     try:
         value = json.loads(raw) if isinstance(raw, str) else None

@@ -98,7 +98,7 @@ class StreamAssembler:
         send whole calls that all carry index 0.
         """
         calls = self._calls.setdefault(choice.index, {})
-        index = piece.get("index") if isinstance(piece.get("index"), int) else position
+        index = piece["index"] if isinstance(piece.get("index"), int) else position
         known = calls.get(index)
         if known is not None and piece.get("id") and known["id"] and piece["id"] != known["id"]:
             index = next((i for i, c in calls.items() if c["id"] == piece["id"]), max(calls) + 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from services.proxy.sse import DONE, ServerSentEvent
+from services.proxy.sse import ServerSentEvent
 
 
 class TokenCapture:
@@ -39,16 +39,12 @@ class TokenCapture:
         """A whole reply as the client would have got it."""
         return orjson.dumps(self._cleaned(body))
 
-    def event(self, event: ServerSentEvent, chunk: dict[str, Any] | None) -> bytes:
+    def event(self, event: ServerSentEvent, chunk: dict[str, Any]) -> bytes:
         """A stream event as the client would have got it; empty when it would not have got it (yet).
 
         The last chunk of an answer is held until the next event: the usage chunk that was added
         after it carries the `system_fingerprint` that otherwise stands in it.
         """
-        if chunk is None:
-            if event.data is None or event.data != DONE:
-                return event.raw
-            return self.flush() + event.raw
         if not chunk.get("choices") and "usage" in chunk and not self._asked_usage:
             return self.flush(chunk.get("system_fingerprint"))
         before = self.flush()

@@ -1,0 +1,36 @@
+"""`python -m services.gateway`: gateway, router and data proxy in one process."""
+
+from __future__ import annotations
+
+import logging
+
+import uvicorn
+
+from evoplane.settings import settings
+from services.gateway.app import create_app
+
+_GRACE_S = 30
+"""Requests in flight may take this long to end after a stop was asked for."""
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configuration = settings()
+    uvicorn.run(
+        create_app(configuration),
+        host=configuration.gateway.host,
+        port=configuration.gateway.port,
+        loop="uvloop",
+        http="httptools",
+        interface="asgi3",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=True,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+
+
+if __name__ == "__main__":
+    main()

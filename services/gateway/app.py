@@ -1,0 +1,154 @@
+"""The ASGI application: a table of routes over plain ASGI, and nothing between them and the handlers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from evoplane.settings import Settings
+from services.gateway.asgi import (
+    ClientGone,
+    Message,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    respond,
+    respond_error,
+    respond_json,
+)
+from services.gateway.chat import chat_completions
+from services.gateway.core import Gateway
+from services.gateway.errors import ApiError, internal
+from services.gateway.events import end_session, events
+from services.gateway.feedback import feedback
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Gateway, Request, Send], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TEXT = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+
+
+def create_app(settings: Settings, *, token_capture: bool = True) -> Application:
+    """The gateway. `token_capture` is for upstreams that are our worker: token ids are asked for and kept."""
+    gateway = Gateway(settings, token_capture=token_capture)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(gateway, receive, send)
+        elif scope["type"] == "http":
+            await _serve(gateway, Request(scope, receive), send)
+
+    return app
+
+
+async def _serve(gateway: Gateway, request: Request, send: Send) -> None:
+    status = 0
+
+    async def counting(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        await send(message)
+
+    path = request.path.removeprefix("/v1").rstrip("/")
+    gateway.metrics.in_flight += 1
+    try:
+        await _route(gateway, request, path, counting)
+    except ApiError as error:
+        await respond_error(counting, error)
+    except ClientGone:
+        pass
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        if status == 0:
+            await respond_error(counting, internal())
+        else:
+            raise
+    finally:
+        gateway.metrics.in_flight -= 1
+        gateway.metrics.responses[path if path in _ROUTES or path in _PROBES else "other", status] += 1
+
+
+async def _route(gateway: Gateway, request: Request, path: str, send: Send) -> None:
+    if path in _ROUTES:
+        method, handler = _ROUTES[path]
+        if request.method not in (method, "HEAD" if method == "GET" else method):
+            raise ApiError(405, f"Use {method} for {request.path}.", code="method_not_allowed")
+        await handler(gateway, request, send)
+    elif path in _PROBES and request.method in ("GET", "HEAD"):
+        await _PROBES[path](gateway, request, send)
+    elif request.method == "GET" and path.startswith("/agents/") and path.endswith("/route"):
+        await _agent_route(gateway, request, send, path.removeprefix("/agents/").removesuffix("/route"))
+    elif request.method == "POST" and path.startswith("/sessions/") and path.endswith("/end"):
+        await end_session(gateway, request, send, path.removeprefix("/sessions/").removesuffix("/end"))
+    else:
+        raise ApiError(404, f"Unknown request URL: {request.method} {request.path}.", code="unknown_url")
+
+
+async def _models(gateway: Gateway, request: Request, send: Send) -> None:
+    key = gateway.authenticate(request, "infer")
+    data = [{"id": name, "object": "model", "created": 0, "owned_by": "evoplane"} for name in gateway.models(key)]
+    await respond_json(send, 200, {"object": "list", "data": data})
+
+
+async def _agent_route(gateway: Gateway, request: Request, send: Send, agent: str) -> None:
+    """What this gateway serves now: the proof that a promotion or rollback has arrived."""
+    gateway.authenticate(request, "operate")
+    route = gateway.control.picture.routes.get(agent)
+    if route is None:
+        raise ApiError(404, f"Agent {agent!r} has no route.", code="route_not_found")
+    known = gateway.control.picture.versions.get(agent, {})
+    labels = {label for label in (route.champion, route.previous, route.canary, route.shadow) if label is not None}
+    served = {label: known[label].digest for label in sorted(labels) if label in known}
+    await respond_json(send, 200, {**msgspec.to_builtins(route), "versions": served})
+
+
+async def _alive(gateway: Gateway, request: Request, send: Send) -> None:
+    await respond_json(send, 200, {"status": "ok"})
+
+
+async def _ready(gateway: Gateway, request: Request, send: Send) -> None:
+    """Ready means that an answer given now would be recorded."""
+    counters = gateway.store.counters
+    ready = counters.state != "refusing"
+    detail = {"status": "ok" if ready else "unavailable", "event_log": counters.state, "reason": counters.failure}
+    await respond_json(send, 200 if ready else 503, detail, () if ready else ((b"retry-after", b"1"),))
+
+
+async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
+    text = gateway.metrics.render(gateway.store, gateway.shadow, len(gateway.sessions))
+    await respond(send, 200, text.encode(), _TEXT)
+
+
+_ROUTES: dict[str, tuple[str, Handler]] = {
+    "/chat/completions": ("POST", chat_completions),
+    "/feedback": ("POST", feedback),
+    "/events": ("POST", events),
+    "/models": ("GET", _models),
+}
+"""Paths with and without `/v1` before them."""
+
+_PROBES: dict[str, Handler] = {"": _alive, "/healthz": _alive, "/readyz": _ready, "/metrics": _metrics}
+"""Cheap, without a key, and no sessions."""
+
+
+async def _lifespan(gateway: Gateway, receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            try:
+                await gateway.start()
+            except Exception as error:
+                _log.exception("the gateway can't start")
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await gateway.close()
+            await send({"type": "lifespan.shutdown.complete"})
+            return

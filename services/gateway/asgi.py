@@ -1,0 +1,94 @@
+"""The few ASGI moves the gateway makes: read a request, send a response, notice that the client left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import orjson
+
+from services.gateway.errors import ApiError, malformed, too_large
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+class Request:
+    """One HTTP request."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._receive = receive
+        self._watch: asyncio.Task[None] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1").strip()
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body; raises a 413 `ApiError` as soon as it is known to be too large."""
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large(limit)
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise too_large(limit)
+            chunks.append(chunk)
+            more = message.get("more_body", False)
+        return b"".join(chunks)
+
+    async def json(self, limit: int) -> tuple[Any, bytes]:
+        """The body as JSON, and its bytes; raises a 400 `ApiError` for what is not JSON."""
+        body = await self.body(limit)
+        try:
+            return orjson.loads(body), body
+        except orjson.JSONDecodeError as error:
+            raise malformed(f"The request body is not valid JSON: {error}") from error
+
+    def watch(self) -> asyncio.Task[None]:
+        """A task that ends when the client leaves; call it after the body was read."""
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._wait_for_disconnect())
+        return self._watch
+
+    def stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _wait_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Headers = (JSON,)) -> None:
+    """A whole response at once."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_json(send: Send, status: int, value: Any, headers: Headers = ()) -> None:
+    await respond(send, status, orjson.dumps(value), [JSON, *headers])
+
+
+async def respond_error(send: Send, error: ApiError, headers: Headers = ()) -> None:
+    await respond_json(send, error.status, error.body, [*error.headers, *headers])

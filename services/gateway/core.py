@@ -1,0 +1,154 @@
+"""What all handlers share: configuration, the control picture, sessions, the store, the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine
+from functools import partial
+
+from atdp import clock
+from evoplane.settings import Settings
+from registry.tenants import Key, key_digest
+from services.gateway.asgi import Request
+from services.gateway.errors import forbidden, not_recording, unauthorized
+from services.gateway.metrics import Metrics
+from services.gateway.mirror import ask_shadow
+from services.gateway.upstream import Upstream
+from services.proxy.capture import Ending, Exchange
+from services.proxy.contexts import ContextBook
+from services.proxy.drafts import InvalidDraft, Stored
+from services.proxy.restore import restore
+from services.proxy.sessions import Sessions
+from services.proxy.store import EventStore, StoreReader, StoreUnavailable
+from services.router.assignment import Router
+from services.router.shadow import ShadowMirror
+from services.router.watcher import ControlWatcher
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_S = 15.0
+"""How often idle trajectories are closed."""
+
+
+class Gateway:
+    """One running gateway: gateway, router and data proxy in one process."""
+
+    def __init__(self, settings: Settings, *, token_capture: bool = True) -> None:
+        self.settings = settings
+        self.token_capture = token_capture
+        """Is the upstream our worker, which gives token ids when asked?"""
+        self.control = ControlWatcher(settings.control_db, settings.model.name)
+        self.router = Router(self.control)
+        self.sessions = Sessions()
+        self.contexts = ContextBook()
+        self.store = EventStore(settings.store_dir)
+        self.upstream = Upstream(settings.vllm_url, settings.gateway.upstream_timeout_s)
+        self.metrics = Metrics()
+        self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
+        self.background: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.control.start()
+        await self.store.start()
+        await self.upstream.start()
+        await self._restore()
+        self.shadow.start()
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def close(self) -> None:
+        """Let background work end, then write what is queued."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await self.shadow.close()
+        await asyncio.gather(*self.background, return_exceptions=True)
+        await self.upstream.close()
+        await self.store.close()
+        await self.control.close()
+
+    def authenticate(self, request: Request, scope: str) -> Key:
+        """The key of a request; raises 401 or 403."""
+        secret = request.header(b"authorization") or ""
+        kind, _, value = secret.partition(" ")
+        secret = value.strip() if kind.lower() == "bearer" else request.header(b"x-api-key") or ""
+        key = self.control.picture.keys.get(key_digest(secret)) if secret else None
+        if key is None:
+            raise unauthorized()
+        if scope not in key.scopes:
+            raise forbidden(scope)
+        return key
+
+    def train_policy(self, tenant: str) -> str:
+        known = self.control.picture.tenants.get(tenant)
+        return known.train if known is not None else "pending"
+
+    def models(self, key: Key) -> list[str]:
+        """The names this key may ask for; all mean its agent's served version."""
+        agent = self.control.picture.agents.get(key.agent)
+        asked = agent.model if agent is not None else self.settings.model.name
+        return list(dict.fromkeys([asked, key.agent, self.settings.model.name]))
+
+    def require_recording(self) -> None:
+        """Raises 503 while an answer could not be made durable."""
+        if self.store.state == "refusing":
+            raise not_recording()
+
+    async def record(self, exchange: Exchange, ending: Ending) -> None:
+        """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
+        self.metrics.endings[ending.status] += 1
+        try:
+            future = self.store.submit(exchange.session.key.tenant, exchange.drafts(ending, self.contexts))
+        except StoreUnavailable:
+            _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
+            raise
+        if self.settings.gateway.capture == "durable":
+            await self._confirm(future, exchange, ending)
+        else:
+            self.spawn(self._confirm_later(future, exchange, ending))
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run a coroutine in the background; kept until it ends."""
+        task = asyncio.create_task(work)
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+
+    async def _confirm(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
+        try:
+            await future
+        except InvalidDraft as error:
+            # the log was taken away under a running gateway: begin the trajectory again next time
+            exchange.session.closed = True
+            raise StoreUnavailable(str(error)) from error
+        exchange.stored(ending, self.sessions, self.contexts)
+
+    async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
+        try:
+            await self._confirm(future, exchange, ending)
+        except StoreUnavailable as error:
+            _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
+
+    async def _restore(self) -> None:
+        """Rebuild the sessions that were open when the gateway stopped."""
+        keys = {key.id: key for key in self.control.picture.keys.values()}
+        since = clock.from_epoch(time.time() - self.settings.gateway.session_idle_s)
+        reader = StoreReader(self.settings.store_dir)
+        try:
+            for session in await asyncio.to_thread(restore, reader, keys, since):
+                self.sessions.add(session)
+        finally:
+            reader.close()
+
+    async def _sweep(self) -> None:
+        idle_s = self.settings.gateway.session_idle_s
+        while True:
+            await asyncio.sleep(min(_SWEEP_S, idle_s))
+            self.sessions.forget_idle(idle_s)
+            tenants = list(self.control.picture.tenants)
+            closed = await self.store.close_idle(tenants, clock.from_epoch(time.time() - idle_s))
+            for tenant, ids in closed.items():
+                self.sessions.close(tenant, ids)

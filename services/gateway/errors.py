@@ -1,0 +1,113 @@
+"""Errors as OpenAI's clients read them: `{"error": {message, type, param, code}}`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+
+class ApiError(Exception):
+    """An answer that is an error; the message says what to do."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type
+        self.code = code
+        self.headers = headers
+        self.body: dict[str, Any] = {
+            "error": {"message": message, "type": type, "param": param, "code": code},
+        }
+
+    def frame(self) -> bytes:
+        """The error inside a stream that has begun."""
+        return b"data: " + orjson.dumps(self.body) + b"\n\n"
+
+
+_RETRY_AFTER = ((b"retry-after", b"1"),)
+
+
+def unauthorized() -> ApiError:
+    """The same words for a missing, a wrong and a revoked key."""
+    return ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+
+def forbidden(scope: str) -> ApiError:
+    return ApiError(403, f"This key has no {scope!r} scope.", type="permission_error", code="missing_scope")
+
+
+def malformed(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param)
+
+
+def too_large(limit: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The request body is larger than {limit} bytes (setting gateway.max_body_bytes).",
+        code="request_too_large",
+    )
+
+
+def unknown_model(model: str, known: list[str]) -> ApiError:
+    return ApiError(
+        404,
+        f"The model {model!r} does not exist for this key. Known: {', '.join(known)}.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def not_recording() -> ApiError:
+    """Nothing is served that can't be recorded: an answer given is an answer stored."""
+    return ApiError(
+        503,
+        "The event log can't be written, so nothing is served; try again shortly. See `evoplane doctor`.",
+        type="server_error",
+        code="event_log_unavailable",
+        headers=_RETRY_AFTER,
+    )
+
+
+def upstream_unreachable(reason: str) -> ApiError:
+    return ApiError(
+        503,
+        f"The model server can't be reached: {reason}. See `evoplane status`.",
+        type="server_error",
+        code="upstream_unreachable",
+        headers=_RETRY_AFTER,
+    )
+
+
+def upstream_broken(reason: str) -> ApiError:
+    return ApiError(
+        502, f"The model server broke off its answer: {reason}.", type="server_error", code="upstream_broken"
+    )
+
+
+def upstream_timeout(seconds: float) -> ApiError:
+    return ApiError(
+        504,
+        f"The model server did not answer within {seconds:g} s (setting gateway.upstream_timeout_s).",
+        type="server_error",
+        code="upstream_timeout",
+    )
+
+
+def stream_truncated(reason: str) -> ApiError:
+    return ApiError(
+        502, f"The answer was cut short: {reason}. It is not complete.", type="server_error", code="stream_truncated"
+    )
+
+
+def internal() -> ApiError:
+    return ApiError(500, "The gateway failed; its log says why.", type="server_error", code="internal_error")

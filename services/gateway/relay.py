@@ -1,0 +1,130 @@
+"""Relaying a stream: bytes out as they come in, a tee that reads along, the end only when it is stored.
+
+Held back is the terminal `[DONE]` and the end of the response; nothing before it waits. A stream that
+ends early, or can't be recorded, ends with an error frame and a connection that is not closed
+cleanly, because clients take a clean end for a whole answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import aiohttp
+import orjson
+
+from services.gateway import errors
+from services.gateway.asgi import Request, Send
+from services.gateway.errors import ApiError
+from services.gateway.upstream import passed_on
+from services.proxy.assemble import StreamAssembler
+from services.proxy.capture import Ending, Exchange
+from services.proxy.sse import DONE, EventSplitter, ServerSentEvent
+from services.proxy.store import StoreUnavailable
+from services.proxy.tokens import TokenCapture
+
+if TYPE_CHECKING:
+    from services.gateway.core import Gateway
+
+
+class StreamRelay:
+    """One streamed answer."""
+
+    def __init__(
+        self, gateway: Gateway, request: Request, send: Send, exchange: Exchange, tokens: TokenCapture
+    ) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._send = send
+        self._exchange = exchange
+        self._tokens = tokens
+        self._assembler = StreamAssembler()
+        self._held = b""
+        self._ttft_ms: float | None = None
+
+    async def run(self, response: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]) -> None:
+        head = {"type": "http.response.start", "status": 200, "headers": [*passed_on(response), *headers]}
+        await self._send(head)
+        gone = self._request.watch()
+        gone.add_done_callback(lambda task: None if task.cancelled() else response.close())
+        broken: str | None = None
+        try:
+            await self._pump(response)
+        except TimeoutError:
+            broken = "it took too long"
+        except aiohttp.ClientError as error:
+            broken = str(error) or type(error).__name__
+        await self._end(self._ending(gone.done(), broken))
+
+    async def _pump(self, response: aiohttp.ClientResponse) -> None:
+        splitter = EventSplitter()
+        while chunk := await response.content.readany():
+            await self._pass_on(splitter.feed(chunk))
+        await self._pass_on(splitter.close())
+
+    async def _pass_on(self, events: list[ServerSentEvent]) -> None:
+        out = b""
+        for event in events:
+            if self._assembler.completion.done:
+                self._held += event.raw
+            elif event.data == DONE:
+                self._assembler.completion.done = True
+                out += self._tokens.flush()
+                self._held += event.raw
+            else:
+                out += self._read(event)
+        if out:
+            await self._send({"type": "http.response.body", "body": out, "more_body": True})
+
+    def _read(self, event: ServerSentEvent) -> bytes:
+        """Let the tee see an event; gives what the client shall see of it."""
+        try:
+            chunk = orjson.loads(event.data) if event.data else None
+        except orjson.JSONDecodeError:
+            chunk = None
+        if not isinstance(chunk, dict):
+            return event.raw
+        self._assembler.add(chunk)
+        if self._ttft_ms is None and chunk.get("choices"):
+            self._ttft_ms = (time.monotonic() - self._exchange.clock) * 1000
+        return self._tokens.event(event, chunk) if self._gateway.token_capture else event.raw
+
+    def _ending(self, client_gone: bool, broken: str | None) -> Ending:
+        completion = self._assembler.completion
+        ending = Ending("ok", completion, ttft_ms=self._ttft_ms)
+        if completion.error is not None:
+            ending.status = "error"
+            ending.error_type = str(completion.error.get("type") or completion.error.get("code") or "upstream_error")
+            ending.error_message = str(completion.error.get("message") or "")
+        elif completion.finished or (completion.done and completion.choices):
+            pass
+        elif client_gone:
+            ending.status = "cancelled"
+            ending.ext["client_disconnected"] = True
+        else:
+            ending.status = "truncated"
+            ending.error_type = "stream_truncated"
+            ending.error_message = broken or "the stream ended without a finish reason"
+        return ending
+
+    async def _end(self, ending: Ending) -> None:
+        """Record, then release the end that fits."""
+        rest = self._tokens.flush()
+        try:
+            await self._gateway.record(self._exchange, ending)
+        except StoreUnavailable:
+            await self._break_off(errors.not_recording())
+            return
+        match ending.status:
+            case "cancelled":
+                return
+            case "truncated":
+                await self._break_off(errors.stream_truncated(ending.error_message or ""), rest)
+            case _:
+                await self._send({"type": "http.response.body", "body": rest + self._held, "more_body": False})
+        if ending.status == "ok":
+            self._gateway.shadow.offer(self._exchange)
+
+    async def _break_off(self, error: ApiError, rest: bytes = b"") -> None:
+        """An error frame, and no clean end: the server closes the connection of a response left open."""
+        await self._send({"type": "http.response.body", "body": rest + error.frame(), "more_body": True})

@@ -1,0 +1,82 @@
+"""The context record of a call: everything versioned it was decided under, content-addressed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from atdp.canonical import digest, digest_bytes
+from atdp.records import Context, ContextBody, HarnessInfo, Model, ToolInfo
+from registry.manifest import AgentVersion
+from services.proxy.drafts import Content
+
+_REMEMBERED = 4096
+"""Contexts kept ready; more than versions x tool sets x tenants of a deployment."""
+
+
+class ContextBook:
+    """Makes contexts, and remembers which tenant's log has which."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str, str, bytes], tuple[Context, list[Content]]] = {}
+        self._stored: set[tuple[str, str]] = set()
+
+    def context(self, tenant: str, version: AgentVersion, upstream: str, tools: Any) -> tuple[Context, list[Content]]:
+        """The context of a call, and the tools' texts it names."""
+        items = tools if isinstance(tools, list) else []
+        shape = orjson.dumps(items)
+        key = (tenant, version.digest, version.version, shape)
+        made = self._made.get(key)
+        if made is None:
+            if len(self._made) >= _REMEMBERED:
+                self._made.clear()
+            made = self._made[key] = _make(tenant, version, upstream, items)
+        return made
+
+    def unstored(self, tenant: str, context: Context, contents: list[Content]) -> list[Context | Content]:
+        """What must go to the log along with the next event; nothing when it is there."""
+        return [] if (tenant, context.id) in self._stored else [*contents, context]
+
+    def mark_stored(self, tenant: str, context_id: str) -> None:
+        self._stored.add((tenant, context_id))
+
+
+def bare_context(agent: str) -> Context:
+    """What is known about an event that did not come with a model call."""
+    return _sealed(ContextBody(harness=HarnessInfo(name=agent)))
+
+
+def _make(tenant: str, version: AgentVersion, upstream: str, tools: list[Any]) -> tuple[Context, list[Content]]:
+    policy = version.manifest.policy
+    memory = [msgspec.to_builtins(item) for item in version.manifest.memory if item.tenant == tenant]
+    contents = [Content("application/json", orjson.dumps(tool)) for tool in tools]
+    body = ContextBody(
+        model=Model(
+            provider=upstream,
+            name=policy.served_name,
+            checkpoint=policy.base,
+            adapter=policy.adapter if policy.adapter is not None else msgspec.UNSET,
+        ),
+        harness=HarnessInfo(name=version.agent, version=version.version, fingerprint=version.digest),
+        tools=[
+            ToolInfo(name=_tool_name(tool), schema=digest_bytes(content.data))
+            for tool, content in zip(tools, contents, strict=True)
+        ],
+        memory={"snapshot": digest(memory), "items": len(memory)},
+        guardrails={"snapshot": digest(version.manifest.guardrails)},
+    )
+    return _sealed(body), contents
+
+
+def _sealed(body: ContextBody) -> Context:
+    return Context(atdp="1.0", id=digest(msgspec.to_builtins(body)), body=body)
+
+
+def _tool_name(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return "unknown"
+    function = tool.get("function")
+    named = function if isinstance(function, dict) else tool
+    return str(named.get("name") or tool.get("type") or "unknown")

@@ -1,0 +1,84 @@
+"""Sessions out of the log, after a restart: what an open trajectory says about how to go on."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from atdp import messages
+from atdp.records import TrajectoryDraft
+from registry.tenants import Key
+from services.proxy.reader import StoreReader, TrajectoryRow
+from services.proxy.sessions import PendingCall, Session, Step, exact_hashes, meaning_hashes
+
+_log = logging.getLogger(__name__)
+
+_AT_MOST = 2000
+"""Most recent open trajectories taken back a tenant: bounds the time to start."""
+
+_CHAIN = ("seq", "prev_hash", "hash")
+
+
+def restore(reader: StoreReader, keys: Mapping[str, Key], since: str) -> list[Session]:
+    """The sessions whose trajectory is open and was used since then; oldest first."""
+    sessions: list[Session] = []
+    for tenant in reader.tenants():
+        for row in reversed(reader.trajectories(tenant, since=since, limit=_AT_MOST)):
+            if row.closed is None:
+                session = _session(reader, keys, row)
+                if session is not None:
+                    sessions.append(session)
+    return sessions
+
+
+def _session(reader: StoreReader, keys: Mapping[str, Key], row: TrajectoryRow) -> Session | None:
+    records = reader.records(row.tenant, row.trajectory_id)
+    header = {k: v for k, v in records[0].items() if k not in _CHAIN}
+    key = keys.get(header.get("ext", {}).get("key", ""))
+    if key is None or key.tenant != row.tenant or row.session_id is None or ("parent" in header and _mirrored(header)):
+        return None
+    session = Session(key, row.session_id, msgspec.convert(header, TrajectoryDraft), opened=True)
+    for record in records[1:]:
+        if record["record"] == "event":
+            _replay(reader, row.tenant, session, record)
+    return session
+
+
+def _mirrored(header: dict[str, Any]) -> bool:
+    return header["parent"].get("rel") == "branch"
+
+
+def _replay(reader: StoreReader, tenant: str, session: Session, event: dict[str, Any]) -> None:
+    """Let the session take one stored step again."""
+    session.seen.add(event["id"])
+    session.last_context = event["ctx"]
+    if event["kind"] == "tool_call":
+        session.calls.pop(event["a"].get("call_id"), None)
+    if event["kind"] != "llm_call":
+        return
+    session.step = max(session.step, event.get("step", 0))
+    session.last_call = event["id"]
+    tags = event["m"]["tags"]
+    if tags["role"] in ("champion", "canary"):
+        session.version = tags["agent_version"]
+    if event["y"]["status"] != "ok":
+        return
+    whole = reader.resolve(tenant, event)
+    for position, answer in enumerate(whole["a"]["messages"]):
+        conversation = [*whole["o"]["messages"], answer]
+        session.last_meaning = meaning_hashes(conversation)[-1]
+        session.meanings.add(session.last_meaning)
+        if position == 0:
+            session.exact[exact_hashes(conversation)[-1]] = Step(event["id"], len(conversation))
+        for call in messages.tool_calls(answer):
+            if call.get("id"):
+                step = event.get("step", 0)
+                session.calls[call["id"]] = PendingCall(event["id"], call["name"], call["arguments"], step)
+    tokens = whole.get("tokens", {})
+    if "completion_token_ids" in tokens and not whole.get("ext", {}).get("tokens_incomplete"):
+        ids = tokens["prompt_token_ids"] + tokens["completion_token_ids"]
+        session.tokens = (event["id"], array("i", ids))

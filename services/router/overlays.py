@@ -1,0 +1,125 @@
+"""What an agent version adds to a request: decoding parameters, system text, memory.
+
+`apply_overlays` is pure: replay, shadow, training contexts and the gateway get the same request
+from the same manifest. Every addition is recorded so that taking it away gives back what the
+client sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from atdp.canonical import digest
+from registry.manifest import Manifest, MemoryItem
+
+DEFAULT_ITEMS = 3
+DEFAULT_BYTES = 2000
+
+_STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and any are at be by can do does for from has have how i in is it its me my of on or our the their "
+        "this to was we what when where which who will with you your",
+    )
+)
+_WORD = re.compile(r"\w+")
+
+Overlay = dict[str, Any]
+
+
+def apply_overlays(
+    request: dict[str, Any],
+    manifest: Manifest,
+    tenant: str,
+    *,
+    max_items: int = DEFAULT_ITEMS,
+    max_bytes: int = DEFAULT_BYTES,
+) -> tuple[dict[str, Any], list[Overlay]]:
+    """The request as the version wants it, and what was changed. The given request is left as it is.
+
+    Memory is appended to the system text as `"\\nNotes:\\n- text\\n- text"`; without a system message, one is
+    put first that says the same without the leading line break.
+    """
+    result = dict(request)
+    overlays: list[Overlay] = []
+    if manifest.harness.params:
+        before = {key: request[key] for key in manifest.harness.params if key in request}
+        result.update(manifest.harness.params)
+        overlays.append(_overlay("params", "set", "params", before=before, value=manifest.harness.params))
+    if manifest.harness.system_append:
+        _append_system(result, manifest.harness.system_append)
+        overlays.append(_overlay("harness", "append", "system", text=manifest.harness.system_append))
+    items = select_memory(manifest.memory, tenant, last_user_text(request), max_items, max_bytes)
+    if items:
+        text = memory_text(items)
+        _append_system(result, text)
+        overlays.append(_overlay("memory", "append", "system", text=text, items=[item.id for item in items]))
+    return result, overlays
+
+
+def memory_text(items: Iterable[MemoryItem]) -> str:
+    """How memory is put to the model."""
+    return "\nNotes:" + "".join(f"\n- {item.text}" for item in items)
+
+
+def select_memory(
+    memory: Iterable[MemoryItem], tenant: str, message: str, max_items: int, max_bytes: int
+) -> list[MemoryItem]:
+    """This tenant's items that the message is about, newest first.
+
+    An item is relevant when the message has at least half of its topic's words, stop words aside.
+    Tenant is a hard filter.
+    """
+    said = _words(message)
+    relevant = [item for item in memory if item.tenant == tenant and _relevant(_words(item.topic), said)]
+    relevant.sort(key=lambda item: (item.created_at, item.id), reverse=True)
+    chosen: list[MemoryItem] = []
+    for item in relevant:
+        if len(chosen) == max_items or len(memory_text([*chosen, item]).encode()) > max_bytes:
+            break
+        chosen.append(item)
+    return chosen
+
+
+def last_user_text(request: dict[str, Any]) -> str:
+    """What the user said last, in words."""
+    messages = request.get("messages")
+    for message in reversed(messages if isinstance(messages, list) else []):
+        if isinstance(message, dict) and message.get("role") == "user":
+            return _text(message.get("content"))
+    return ""
+
+
+def _relevant(topic: set[str], said: set[str]) -> bool:
+    return bool(topic) and 2 * len(topic & said) >= len(topic)
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS}
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return " ".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
+    return ""
+
+
+def _append_system(request: dict[str, Any], text: str) -> None:
+    given = request.get("messages")
+    messages = list(given) if isinstance(given, list) else []
+    first = messages[0] if messages and isinstance(messages[0], dict) else {}
+    if first.get("role") not in ("system", "developer"):
+        messages.insert(0, {"role": "system", "content": text.lstrip("\n")})
+    elif isinstance(first.get("content"), list):
+        messages[0] = {**first, "content": [*first["content"], {"type": "text", "text": text}]}
+    else:
+        messages[0] = {**first, "content": (first.get("content") or "") + text}
+    request["messages"] = messages
+
+
+def _overlay(surface: str, op: str, target: str, **content: Any) -> Overlay:
+    return {"surface": surface, "op": op, "target": target, **content, "digest": digest(content)}

@@ -1,0 +1,107 @@
+"""The gateway's picture of the control database: keys, tenants, agents, versions, routes, all in memory.
+
+The database is asked every 100 ms whether anything was written (one cheap pragma); only then is the
+picture made anew. No request ever reads the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from registry import control, pointers, tenants
+from registry.manifest import AgentVersion, Manifest, Policy
+from registry.pointers import Route
+from registry.tenants import Agent, Key, Tenant
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+"""A promotion or rollback must reach every gateway well within a second."""
+
+UNREGISTERED = "0"
+"""Version label of an agent that has no registered version yet: the base model as it is."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the control database said at one moment."""
+
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """By the SHA-256 of the secret."""
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    versions: Mapping[str, Mapping[str, AgentVersion]] = field(default_factory=dict)
+    """By agent and label."""
+
+
+class ControlWatcher:
+    def __init__(self, path: Path, base_model: str) -> None:
+        self._path = path
+        self._base_model = base_model
+        self._connection: sqlite3.Connection | None = None
+        self._data_version = -1
+        self._task: asyncio.Task[None] | None = None
+        self.picture = Picture()
+
+    async def start(self) -> None:
+        self._connection = control.connect(self._path)
+        self.refresh()
+        self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._connection is not None:
+            self._connection.close()
+
+    def refresh(self) -> bool:
+        """Look once; True when the picture changed."""
+        assert self._connection is not None, "start() comes first"
+        data_version = control.data_version(self._connection)
+        if data_version == self._data_version:
+            return False
+        self.picture = _read(self._connection)
+        self._data_version = data_version
+        return True
+
+    def version(self, agent: str, label: str) -> AgentVersion | None:
+        """A version by its label; `UNREGISTERED` is the base model."""
+        known = self.picture.versions.get(agent, {}).get(label)
+        if known is None and label == UNREGISTERED:
+            manifest = Manifest(policy=Policy(base=self._base_model, served_name=self._base_model))
+            return AgentVersion(agent=agent, version=label, digest=manifest.digest, manifest=manifest)
+        return known
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                self.refresh()
+            except sqlite3.Error as error:
+                # the last picture goes on being served; the next look is in 100 ms
+                _log.warning("the control database %s can't be read: %s", self._path, error)
+
+
+def _read(connection: sqlite3.Connection) -> Picture:
+    """Everything as of one moment: a read transaction, so that a flip is never seen half."""
+    connection.execute("BEGIN")
+    try:
+        agents = {agent.name: agent for agent in tenants.list_agents(connection)}
+        return Picture(
+            keys=tenants.load_keys(connection),
+            tenants={tenant.id: tenant for tenant in tenants.list_tenants(connection)},
+            agents=agents,
+            routes=pointers.all_routes(connection),
+            versions={name: pointers.versions(connection, name) for name in agents},
+        )
+    finally:
+        connection.execute("ROLLBACK")

@@ -1,0 +1,138 @@
+"""A gateway with real sockets, a real store and a scripted model server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import uvicorn
+
+from evoplane.settings import Settings
+from registry import control, pointers, tenants
+from registry.manifest import AgentVersion, Manifest, MemoryItem, Policy
+from services.gateway.app import create_app
+from services.proxy.store import StoreReader
+from tests.gateway.upstream import ScriptedUpstream
+
+MODEL = "smollm2-135m"
+
+
+@dataclass
+class Running:
+    """A gateway under test, and what one needs to talk to it."""
+
+    url: str
+    settings: Settings
+    upstream: ScriptedUpstream
+    http: aiohttp.ClientSession
+    secrets: dict[str, str]
+    reader: StoreReader
+    connection: Any
+    servers: list[tuple[uvicorn.Server, asyncio.Task[None]]] = field(default_factory=list)
+
+    def headers(self, key: str = "northwind", **more: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.secrets[key]}", **{k.replace("_", "-"): v for k, v in more.items()}}
+
+    async def chat(
+        self, messages: list[dict[str, Any]], key: str = "northwind", headers: dict[str, str] | None = None, **body: Any
+    ) -> aiohttp.ClientResponse:
+        """One chat completion, read to its end."""
+        request = {"model": MODEL, "messages": messages, **body}
+        response = await self.http.post(
+            f"{self.url}/v1/chat/completions", json=request, headers={**self.headers(key), **(headers or {})}
+        )
+        with contextlib.suppress(aiohttp.ClientPayloadError):
+            await response.read()
+        return response
+
+    async def feedback(self, item: Any, key: str = "northwind") -> aiohttp.ClientResponse:
+        response = await self.http.post(f"{self.url}/v1/feedback", json=item, headers=self.headers(key))
+        await response.read()
+        return response
+
+    def event(self, response: aiohttp.ClientResponse, tenant: str = "northwind") -> dict[str, Any]:
+        """The stored `llm_call` of a reply."""
+        record = self.reader.record(tenant, response.headers["x-evoplane-event-id"])
+        assert record is not None
+        return record
+
+    def chain(self, response: aiohttp.ClientResponse, tenant: str = "northwind") -> list[dict[str, Any]]:
+        """The trajectory of a reply; it verifies."""
+        id = self.event(response, tenant)["trajectory_id"]
+        assert self.reader.verify(tenant, id) == []
+        return self.reader.records(tenant, id)
+
+    def route(self, action: Any, *args: Any, **kwargs: Any) -> None:
+        """Change the agent's pointers, as another process would."""
+        action(self.connection, "support", *args, **kwargs)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def memory(tenant: str, topic: str, text: str, at: str = "2026-01-01T00:00:00Z") -> MemoryItem:
+    return MemoryItem(id=f"m-{topic}-{at}", tenant=tenant, topic=topic, text=text, trust="vetted", created_at=at)
+
+
+def version(label: str, served: str, *items: MemoryItem) -> AgentVersion:
+    manifest = Manifest(policy=Policy(base=MODEL, served_name=served), memory=items)
+    return AgentVersion(agent="support", version=label, digest=manifest.digest, manifest=manifest)
+
+
+async def serve(settings: Settings) -> tuple[str, uvicorn.Server, asyncio.Task[None]]:
+    """A gateway on a free port, as `python -m services.gateway` would run it."""
+    config = uvicorn.Config(
+        create_app(settings), port=0, http="httptools", lifespan="on", log_config=None, access_log=False
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+        assert not task.done(), "the gateway did not start"
+    port = server.servers[0].sockets[0].getsockname()[1]
+    return f"http://127.0.0.1:{port}", server, task
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[ScriptedUpstream]:
+    scripted = ScriptedUpstream()
+    await scripted.start()
+    yield scripted
+    await scripted.close()
+
+
+def prepared(root: Path, upstream_port: int, **gateway: Any) -> tuple[Settings, Any, dict[str, str]]:
+    """Settings and a control database with two tenants, one agent, and keys."""
+    settings = Settings.model_validate(
+        {"paths": {"var": root}, "worker": {"vllm_port": upstream_port}, "gateway": gateway}
+    )
+    connection = control.connect(settings.control_db)
+    tenants.create_agent(connection, "support", MODEL)
+    secrets = {}
+    for tenant, train in (("northwind", "allow"), ("lumen", "pending")):
+        tenants.create_tenant(connection, tenant, train=train)  # type: ignore[arg-type]
+        secrets[tenant] = tenants.create_key(connection, tenant, "support")[1]
+    secrets["evaluate"] = tenants.create_key(connection, "northwind", "support", "evaluate")[1]
+    secrets["operate"] = tenants.create_key(connection, "northwind", "support", "operate")[1]
+    for each in (version("1", MODEL), version("2", "support-v2"), version("3", "support-v3")):
+        pointers.put_version(connection, each)
+    pointers.set_champion(connection, "support", "1", "first", "test")
+    return settings, connection, secrets
+
+
+@pytest.fixture
+async def running(tmp_path: Path, upstream: ScriptedUpstream, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+    settings, connection, secrets = prepared(tmp_path, upstream.port, **getattr(request, "param", {}))
+    url, server, task = await serve(settings)
+    async with aiohttp.ClientSession() as http:
+        yield Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection)
+    server.should_exit = True
+    await task
+    connection.close()
