@@ -261,7 +261,7 @@ def requests(split: Split, n: int, seed: int, policy_share: float = 0.4) -> list
     Half of the policy requests are about the topic that will change.
     """
     rng = random.Random(f"{split}-{seed}")
-    actions = _round_robin({k: v[split] for k, v in _action_by_tool(split).items()}, rng)
+    actions = _by_tool(split, rng)
     other_topics = [t for t in _POLICY_TEMPLATES if t != CHANGED_TOPIC]
     others = _round_robin({t: _POLICY_TEMPLATES[t][split] for t in other_topics}, rng)
     changed = _round_robin({CHANGED_TOPIC: _POLICY_TEMPLATES[CHANGED_TOPIC][split]}, rng)
@@ -293,8 +293,7 @@ def requests(split: Split, n: int, seed: int, policy_share: float = 0.4) -> list
                 )
             )
             continue
-        action, template = next(actions)
-        tool, _, reason = action.partition(":")
+        tool, reason, template = next(actions)
         arguments = {"order_id": entities["o"]}
         if reason:
             arguments["reason"] = reason
@@ -333,8 +332,16 @@ def is_right(
     return not calls and value in (text or "") and re.findall(r"\d+", text or "") == re.findall(r"\d+", value)
 
 
-def _action_by_tool(split: Split) -> dict[str, dict[Split, list[str]]]:
-    return _ACTION_TEMPLATES
+def _by_tool(split: Split, rng: random.Random) -> Iterator[tuple[str, str, str]]:
+    """(tool, return reason or "", template): the tools take turns, and so do the reasons of returns."""
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for kind, templates in _ACTION_TEMPLATES.items():
+        kinds.setdefault(kind.partition(":")[0], {})[kind] = templates[split]
+    rounds = {tool: _round_robin(templates, rng) for tool, templates in kinds.items()}
+    while True:
+        for tool, templates in rounds.items():
+            kind, template = next(templates)
+            yield tool, kind.partition(":")[2], template
 
 
 def _order_number(split: Split, rng: random.Random) -> str:
