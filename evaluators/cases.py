@@ -69,6 +69,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """What overlays added to the prompt."""
     action: Action
     reward: float | None
+    judged_at: str
+    """When the reward came in; empty while there is none."""
+    parent_event_id: str | None
+    """For a shadow's answer: the live decision it was asked beside."""
     corrections: tuple[Remark, ...]
     demonstration: dict[str, Any] | None
     """The assistant message somebody would have wanted instead."""
@@ -123,7 +127,7 @@ def cases_of(
     calls = [r for r in records if r["record"] == "event" and r["kind"] == "llm_call"]
     decisions = [(e, m) for e in calls if (m := _asked(e)) and m[-1].get("role") != "tool"]
     trainable = rewards.may_train(header, signals)
-    reward = rewards.resolved(signals)
+    reward, judged_at = rewards.resolved(signals)
     out = []
     for position, (event, messages) in enumerate(decisions):
         last = position == len(decisions) - 1
@@ -152,6 +156,8 @@ def cases_of(
                 overlay_text="\n".join(o.get("text", "") for o in (event.get("ext") or {}).get("overlays", [])),
                 action=action_of(_answered(event)),
                 reward=reward,
+                judged_at=judged_at,
+                parent_event_id=(header.get("parent") or {}).get("event_id"),
                 corrections=tuple(
                     Remark(id=s["id"], text=s.get("explanation") or "", at=s.get("observed_at") or s["time"])
                     for s in mine

@@ -50,8 +50,8 @@ def split(cases: Sequence[Case], share: float) -> Split:
 def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact], limit: int) -> Selection:
     """Demonstrated, eligible cases; newest first and balanced over tools and topics, at most `limit`.
 
-    A demonstrated answer whose quantities are neither in the prompt nor an established fact is dropped:
-    it would teach the model to answer from nothing.
+    A demonstrated answer whose quantities are not in the prompt is dropped: it would teach the model to
+    answer from nothing.
     """
     dropped: Counter[str] = Counter()
     train: dict[str, list[Case]] = defaultdict(list)
@@ -66,7 +66,7 @@ def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact]
             dropped["no captured tokens"] += 1
         elif outdated(case, facts):
             dropped["outdated"] += 1
-        elif not grounded(case) and grounding(case, facts) is None:
+        elif not grounded(case):
             dropped["answer is not grounded in the context"] += 1
         elif (case.tenant, case.request) in seen:
             dropped["duplicate request"] += 1
@@ -95,14 +95,6 @@ def grounded(case: Case) -> bool:
         return True
     shown = quantities(case.shown)
     return all(q in shown for q in quantities(case.wanted.text))
-
-
-def grounding(case: Case, facts: Sequence[EstablishedFact]) -> EstablishedFact | None:
-    """The established fact that would ground the demonstrated answer, if there is one."""
-    fact = stated_fact(case.wanted.text) if case.wanted and not case.wanted.calls else None
-    if fact is None:
-        return None
-    return next((f for f in facts if f.tenant == case.tenant and f.fact == fact), None)
 
 
 def _stratum(case: Case) -> str:

@@ -63,8 +63,8 @@ def paired_difference(counts: PairedCounts, alpha: float = 0.05) -> Interval:
         return Interval(value=0.0, low=-1.0, high=1.0, n=0)
     new = wilson(a + b, n, alpha)
     old = wilson(a + c, n, alpha)
-    margins = (a + b) * (c + d) * (a + c) * (b + d)
-    covariance = a * d - b * c
+    margins = float(a + b) * (c + d) * (a + c) * (b + d)
+    covariance = float(a * d - b * c)
     if covariance > 0:
         covariance = max(covariance - n / 2, 0.0)
     phi = covariance / sqrt(margins) if margins else 0.0

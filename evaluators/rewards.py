@@ -25,14 +25,14 @@ def in_force(annotations: Iterable[dict[str, Any]], as_of: str | None = None) ->
     return sorted(alive, key=lambda a: (a.get("observed_at") or a["time"], a["id"]))
 
 
-def resolved(annotations: Iterable[dict[str, Any]]) -> float | None:
-    """The reward of a trajectory: the latest `resolved` signal, or None while nobody has judged it."""
-    values = [
-        float(a["value"])
+def resolved(annotations: Iterable[dict[str, Any]]) -> tuple[float | None, str]:
+    """The reward of a trajectory and when it was given: the latest `resolved` signal; (None, "") before any."""
+    given = [
+        (float(a["value"]), a["time"])
         for a in annotations
         if a["kind"] == "reward" and a.get("name") == "resolved" and a.get("value") is not None
     ]
-    return values[-1] if values else None
+    return given[-1] if given else (None, "")
 
 
 def may_train(trajectory: dict[str, Any], annotations: Iterable[dict[str, Any]]) -> bool:

@@ -22,6 +22,8 @@ _ATTEMPTS = 8
 _RETRY_PAUSE_S = 1.0
 _SUSPENSION_WAIT_S = 60.0
 """How long a decided approval waits for its run to have suspended: the record is written just before."""
+_FORM_ATTEMPTS = 3
+"""Prefect stores a form just after it suspends the run; until then it refuses every answer."""
 
 Decision = Literal["approve", "reject"]
 
@@ -84,7 +86,11 @@ def resume_run(config: Settings, flow_run_id: str, run_input: Mapping[str, Any])
         if row["state_type"] not in ("RUNNING", "PENDING") or time.monotonic() > deadline:
             return {"status": "ABORT", "state": row["state_name"]}
         time.sleep(_RETRY_PAUSE_S / 2)
-    reply = _call(config, "POST", f"/flow_runs/{flow_run_id}/resume", {"run_input": dict(run_input)})
+    for attempt in range(_ATTEMPTS):
+        reply = _call(config, "POST", f"/flow_runs/{flow_run_id}/resume", {"run_input": dict(run_input)})
+        if reply["status"] != "REJECT" or attempt >= _FORM_ATTEMPTS:
+            break
+        time.sleep(_RETRY_PAUSE_S)
     if reply["status"] == "REJECT":
         reason = (reply.get("details") or {}).get("reason", "no reason given")
         raise RegistryError(f"Prefect refused to resume run {flow_run_id}: {reason}")

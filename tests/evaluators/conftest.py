@@ -36,6 +36,8 @@ def make_case(request: str = "How long is the warranty?", **given: Any) -> Case:
         "overlay_text": "",
         "action": action,
         "reward": 0.0,
+        "judged_at": f"2026-01-02T00:00:{n % 60:02d}Z",
+        "parent_event_id": None,
         "corrections": remarks,
         "demonstration": None,
         "demonstration_id": None,

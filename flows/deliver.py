@@ -1,0 +1,252 @@
+"""deliver: a version on its way to users.
+
+    load → shadow → canary → approval (the run suspends until a person decides) → promote → watch
+
+Run again from the top after a suspension, the stages done before return their stored results. A stage
+that aborts or stays inconclusive ends the run under that name; the champion serves on.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from evoplane.settings import Settings, settings
+from flows import (
+    environment,  # noqa: F401  (before prefect)
+    exposure,
+    policies,
+    reports,
+    serving,
+)
+from flows.exposure import StageResult
+from flows.rollback import roll_back
+from registry import approvals, audit, control, decisions, pointers, prefect_runs, versions
+from registry.manifest import AgentVersion
+from registry.tenants import RegistryError
+
+from prefect import flow, get_run_logger, task  # isort: skip
+from prefect.artifacts import create_markdown_artifact  # isort: skip
+from prefect.flow_runs import suspend_flow_run  # isort: skip
+from prefect.input import RunInput  # isort: skip
+from prefect.runtime import flow_run  # isort: skip
+from prefect.states import Completed, Failed  # isort: skip
+
+ABORTED = "evoplane.canary.aborted"
+_SUSPENSION_MARGIN_S = 60
+"""Prefect gives up this much later than the approval itself expires, so that the record decides."""
+
+
+class ApprovalForm(RunInput):
+    """The form in Prefect's UI. Nothing has a default: an empty form must not approve."""
+
+    decision: Literal["approve", "reject"] = Field(description="Serve this version to every user?")
+    reviewer: str = Field(min_length=2, description="Your name, as the agent's list of approvers has it")
+    note: str = Field(description="Why; kept in the audit log")
+
+
+@flow(name="deliver", flow_run_name="deliver {agent} version {version}", persist_result=True, log_prints=True)
+def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
+    """Bring one version to users, or take it out."""
+    config = settings()
+    connection = control.connect(config.control_db)
+    route = pointers.read_route(connection, agent)
+    if version not in pointers.versions(connection, agent):
+        return Failed(name="Unknown version", message=f"{agent} has no version {version!r}")
+    champion = start(agent, version, route.champion, skip_shadow)
+    if champion == version:
+        return Completed(name="Already champion", message=f"version {version} serves already")
+    refused = load_policy(agent, version)
+    if refused:
+        return _end(config, agent, version, "Not loadable", refused, failed=True)
+    if not skip_shadow:
+        shadowed = shadow_stage(agent, version)
+        if shadowed.end != "pass":
+            return _end(config, agent, version, f"Shadow {shadowed.end}", shadowed.reason)
+    tried = canary_stage(agent, version)
+    if tried.end == "abort":
+        return abort_canary(config, agent, version, champion, tried)
+    if tried.end == "inconclusive":
+        return _end(config, agent, version, "Inconclusive", f"canary paused: {tried.reason}")
+    approval = ask(config, agent, version, champion, tried)
+    if approval.status != "approved":
+        return _end(config, agent, version, approval.status.capitalize(), f"approval {approval.id}: {approval.reason}")
+    promoted_at = promote(agent, version, approval.id, str(approval.decided_by))
+    try:
+        seconds = serving.verify(config, agent, version)
+    except serving.NotServed as error:
+        roll_back(config, agent, champion, f"promotion did not take effect: {error}", "deliver")
+        return _end(config, agent, version, "Not served", str(error), failed=True)
+    get_run_logger().info("the gateway answers with version %s (verified in %.2f s)", version, seconds)
+    seen = watch_stage(agent, version, champion, promoted_at)
+    if seen.end == "abort":
+        roll_back(config, agent, champion, f"after promotion {seen.reason}", "deliver")
+        return _end(config, agent, version, "Rolled back", seen.reason)
+    return _end(config, agent, version, "Promoted", f"version {version} serves; watch: {seen.reason}")
+
+
+@task(persist_result=True, task_run_name="start {agent} {version}")
+def start(agent: str, version: str, champion: str, skip_shadow: bool) -> str:
+    """Remember who was champion when the delivery began; a skipped gate is audited."""
+    detail = {"version": version, "champion": champion, "skip_shadow": skip_shadow}
+    audit.append(control.connect(settings().control_db), "deliver", "delivery.started", agent, detail)
+    return champion
+
+
+@task(persist_result=True, task_run_name="load {version}")
+def load_policy(agent: str, version: str) -> str:
+    """Have the worker serve the version's weights; returns why it would not, or nothing."""
+    config = settings()
+    manifest = _version(config, agent, version).manifest
+    try:
+        policies.load(config, manifest.policy, policies.known_probe(config, manifest.policy.adapter))
+    except policies.PolicyRefused as error:
+        return str(error)
+    return ""
+
+
+@task(persist_result=True, task_run_name="shadow {version}")
+def shadow_stage(agent: str, version: str) -> StageResult:
+    config = settings()
+    progress = reports.Progress(f"shadow-{agent}", f"mirrored sessions of version {version}")
+    result = exposure.shadow(config, agent, version, progress.set)
+    _note(agent, version, "shadow", result)
+    return result
+
+
+@task(persist_result=True, task_run_name="canary {version}")
+def canary_stage(agent: str, version: str) -> StageResult:
+    config = settings()
+    progress = reports.Progress(f"canary-{agent}", f"judged canary sessions of version {version}")
+    result = exposure.canary(config, agent, version, progress.set)
+    if result.end == "abort":
+        payload = {"agent": agent, "version": version, "reason": result.reason, "decided_at": result.decided_at}
+        prefect_runs.emit_event(config, ABORTED, agent, payload)
+    _note(agent, version, "canary", result)
+    return result
+
+
+@task(persist_result=True, task_run_name="promote {version}")
+def promote(agent: str, version: str, approval_id: str, approver: str) -> str:
+    """Flip the pointer, mirror it; returns when users were moved."""
+    config = settings()
+    connection = control.connect(config.control_db)
+    at = control.now()
+    pointers.set_champion(connection, agent, version, f"approval {approval_id}", approver)
+    versions.tag(config, connection, agent, version, {"approver": approver, "approval": approval_id})
+    versions.mirror_aliases(config, connection, agent)
+    return at
+
+
+@task(persist_result=True, task_run_name="watch {version}")
+def watch_stage(agent: str, version: str, previous: str, since: str) -> StageResult:
+    config = settings()
+    progress = reports.Progress(f"watch-{agent}", f"judged sessions of version {version} after its promotion")
+    result = exposure.watch(config, agent, version, previous, since, progress.set)
+    _note(agent, version, "watch", result)
+    return result
+
+
+def ask(config: Settings, agent: str, version: str, champion: str, tried: StageResult) -> approvals.Approval:
+    """The person's decision: the record if there is one, else what the form says once it is filled in.
+
+    The first time the run suspends inside this function. A form signed by someone who may not decide is
+    refused, and the run waits on.
+    """
+    connection = control.connect(config.control_db)
+    timeout_s = config.delivery.approval_timeout_s
+    evidence = approval_evidence(config, agent, version, champion, tried)
+    approval = approvals.request(connection, agent, version, evidence, timeout_s, str(flow_run.id))
+    create_markdown_artifact(key=f"approval-{agent}", markdown=reports.approval_page(msgspec.to_builtins(approval)))
+    attempt = 0
+    while (approval := approvals.get(connection, approval.id)).status == "pending":
+        left = max(1, round(timeout_s)) + _SUSPENSION_MARGIN_S
+        form = suspend_flow_run(wait_for_input=ApprovalForm, timeout=left, key=f"approval-{attempt}")
+        attempt += 1
+        approval = approvals.get(connection, approval.id)
+        if approval.status != "pending":
+            break
+        decision: Literal["approved", "rejected"] = "approved" if form.decision == "approve" else "rejected"
+        try:
+            approvals.decide(connection, approval.id, decision, form.reviewer, "prefect-ui", form.note)
+        except RegistryError as error:
+            get_run_logger().warning("form refused: %s", error)
+            audit.append(connection, form.reviewer, "approval.refused", approval.id, {"why": str(error)})
+    return approval
+
+
+def approval_evidence(config: Settings, agent: str, version: str, champion: str, tried: StageResult) -> dict[str, Any]:
+    """What the approver should read, on one page."""
+    connection = control.connect(config.control_db)
+    candidate = _version(config, agent, version)
+    evidence: dict[str, Any] = {
+        "change": candidate.description,
+        "intervention": candidate.intervention,
+        "replaces": champion,
+        "canary": {"sessions": tried.candidate, "champion_sessions": tried.champion, "verdict": tried.reason},
+        "lineage": candidate.lineage,
+        "mlflow": versions.version_url(config, agent, version),
+    }
+    if tried.difference is not None:
+        evidence["canary"]["difference"] = str(tried.difference)
+    if candidate.lineage.get("decision"):
+        record = decisions.get(connection, candidate.lineage["decision"])
+        chosen = record["candidates"].get(record["chosen"], {})
+        evidence["diff"] = chosen.get("diff", "")
+        evidence["risk"] = chosen.get("risk", "")
+        evidence["why"] = [f"{r['name']}: {r['why']}" for r in record["ranking"]]
+    return evidence
+
+
+def abort_canary(config: Settings, agent: str, version: str, champion: str, tried: StageResult) -> Any:
+    """Bookkeeping after the canary is already out: aliases, weights, proof that everyone is back."""
+    connection = control.connect(config.control_db)
+    name = _version(config, agent, version).manifest.policy.served_name
+    in_use = {_version(config, agent, v).manifest.policy.served_name for v in _serving_labels(config, agent)}
+    versions.mirror_aliases(config, connection, agent)
+    try:
+        seconds = serving.verify(config, agent, champion)
+    except serving.NotServed as error:
+        return _end(config, agent, version, "Not served", str(error), failed=True)
+    if name not in in_use:
+        policies.unload(config, name)
+    why = f"{tried.reason}; version {champion} answers again (verified in {seconds:.2f} s)"
+    return _end(config, agent, version, "Canary aborted", why)
+
+
+def _end(config: Settings, agent: str, version: str, name: str, message: str, failed: bool = False) -> Any:
+    """End the delivery under a name; only what needs an engineer is a failure."""
+    connection = control.connect(config.control_db)
+    pointers.clear_shadow(connection, agent)
+    if pointers.read_route(connection, agent).canary == version:
+        pointers.clear_canary(connection, agent, why=message)
+    audit.append(connection, "deliver", "delivery.ended", agent, {"version": version, "outcome": name, "why": message})
+    versions.tag(config, connection, agent, version, {"delivery": f"{name}: {message}"})
+    return Failed(name=name, message=message) if failed else Completed(name=name, message=message)
+
+
+def _note(agent: str, version: str, stage: str, result: StageResult) -> None:
+    """The stage's evidence, in the audit log and on the run page."""
+    detail = reports.finite(msgspec.to_builtins(result))
+    audit.append(
+        control.connect(settings().control_db),
+        "deliver",
+        f"{stage}.{result.end}",
+        agent,
+        {"version": version, **detail},
+    )
+    create_markdown_artifact(
+        key=f"{stage}-gate-{agent}", markdown=reports.stage_page(stage, version, detail, time.strftime("%H:%M:%S"))
+    )
+
+
+def _serving_labels(config: Settings, agent: str) -> list[str]:
+    route = pointers.read_route(control.connect(config.control_db), agent)
+    return [label for label in (route.champion, route.previous, route.canary, route.shadow) if label]
+
+
+def _version(config: Settings, agent: str, version: str) -> AgentVersion:
+    return pointers.versions(control.connect(config.control_db), agent)[version]

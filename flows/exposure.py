@@ -1,0 +1,185 @@
+"""Letting live traffic meet a candidate: the shadow stage, the canary stage, and the watch afterwards.
+
+Each stage looks at recorded sessions only and ends in one of four ways: pass, abort, inconclusive (too
+little traffic in time), and for the watch also breach.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from evaluators import replay
+from evaluators.canary import CanaryVerdict, Outcome, judge_canary
+from evaluators.cases import Case
+from evaluators.intervals import Interval, wilson
+from evoplane.settings import Settings
+from flows.reading import CaseReader, served
+from registry import control, pointers
+from services.proxy.store import StoreReader
+
+_POLL_S = 0.5
+_BASELINE = 200
+"""Champion sessions before a promotion that the watch compares with, at most."""
+
+End = Literal["pass", "abort", "inconclusive"]
+OnProgress = Callable[[float], None]
+
+
+class StageResult(msgspec.Struct, frozen=True, kw_only=True):
+    end: End
+    reason: str
+    candidate: int
+    """Sessions of the candidate the result rests on."""
+    champion: int
+    difference: Interval | None = None
+    """p(candidate) - p(champion)."""
+    decided_at: str = ""
+
+
+def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) -> StageResult:
+    """Mirror sessions to the candidate until enough of them are judged beside the champion's answers.
+
+    Safety only: the stage aborts when the candidate's calls fail more often than they may by chance
+    (lower bound of its error rate above the champion's upper bound). How good its answers are is reported.
+    """
+    connection = control.connect(config.control_db)
+    started = control.now()
+    pointers.start_shadow(connection, agent, version, config.delivery.shadow_share)
+    reader = CaseReader(StoreReader(config.store_dir), agent)
+    need = config.delivery.shadow_sessions
+    deadline = time.monotonic() + config.delivery.stage_timeout_s
+    try:
+        while True:
+            cases = reader.read(since=started)
+            mirrored = [c for c in cases if c.role == "shadow" and c.agent_version == version]
+            on_progress(100 * len(mirrored) / need)
+            if len(mirrored) >= need:
+                return _shadow_result(cases, mirrored, config.delivery.alpha)
+            if time.monotonic() > deadline:
+                reason = f"{len(mirrored)} of {need} mirrored sessions in {config.delivery.stage_timeout_s:.0f} s"
+                return _result("inconclusive", reason, len(mirrored), 0)
+            time.sleep(_POLL_S)
+    finally:
+        pointers.clear_shadow(connection, agent)
+
+
+def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) -> StageResult:
+    """Expose the candidate to a rising share of sessions until the sequential test has an answer.
+
+    On abort the canary is out before this returns; on pass too, since nobody watches it any more.
+    """
+    connection = control.connect(config.control_db)
+    delivery = config.delivery
+    weights = list(delivery.canary_weights)
+    started = control.now()
+    pointers.start_canary(connection, agent, version, weights[0])
+    reader = CaseReader(StoreReader(config.store_dir), agent)
+    step, steps_at = 0, 0
+    last_growth = time.monotonic()
+    seen = -1
+    while True:
+        outcomes = canary_outcomes(reader.read(since=started), version, started)
+        verdict = judge_canary(
+            outcomes,
+            alpha=delivery.alpha,
+            harm_margin=delivery.harm_margin,
+            min_sessions=delivery.canary_min_sessions,
+        )
+        if verdict.state != "continue":
+            pointers.clear_canary(connection, agent, why=f"{verdict.state}: {verdict.reason}")
+            return _canary_result("abort" if verdict.state == "abort" else "pass", verdict)
+        if verdict.canary > seen:
+            seen, last_growth = verdict.canary, time.monotonic()
+        if time.monotonic() - last_growth > delivery.stage_timeout_s:
+            reason = f"no new judged canary session in {delivery.stage_timeout_s:.0f} s ({verdict.reason})"
+            pointers.clear_canary(connection, agent, why=reason)
+            return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
+        if step + 1 < len(weights) and verdict.canary - steps_at >= delivery.canary_step_sessions:
+            step, steps_at = step + 1, verdict.canary
+            pointers.set_canary_weight(connection, agent, weights[step])
+        on_progress(100 * min(1.0, verdict.canary / max(1, delivery.canary_min_sessions)))
+        time.sleep(_POLL_S)
+
+
+def watch(
+    config: Settings, agent: str, version: str, previous: str, since: str, on_progress: OnProgress
+) -> StageResult:
+    """Compare what the promoted version does with what the champion before it did, session by session."""
+    reader = CaseReader(StoreReader(config.store_dir), agent)
+    before = [
+        c for c in served(reader.read(limit=config.monitor.window), previous) if c.success is not None and c.at < since
+    ]
+    need = config.delivery.watch_sessions
+    deadline = time.monotonic() + config.delivery.stage_timeout_s
+    while True:
+        now = [c for c in served(reader.read(since=since), version) if c.success is not None and c.at >= since]
+        verdict = judge_canary(
+            interleave(before[-_BASELINE:], now),
+            alpha=config.delivery.alpha,
+            harm_margin=config.delivery.harm_margin,
+            min_sessions=need,
+        )
+        on_progress(100 * len(now) / need)
+        if verdict.state == "abort":
+            return _canary_result("abort", verdict)
+        if len(now) >= need:
+            return _canary_result("pass", verdict)
+        if time.monotonic() > deadline:
+            reason = f"{len(now)} of {need} judged sessions in {config.delivery.stage_timeout_s:.0f} s"
+            return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
+        time.sleep(_POLL_S * 2)
+
+
+def canary_outcomes(cases: Sequence[Case], version: str, since: str) -> list[Outcome]:
+    """One outcome a session of either arm since the canary began, in the order of judgement."""
+    first: dict[str, Case] = {}
+    for case in cases:
+        if case.purpose == "serve" and case.at >= since and case.role in ("champion", "canary"):
+            first.setdefault(case.session_id, case)
+    judged = [c for c in first.values() if c.success is not None or c.status != "ok"]
+    judged.sort(key=lambda c: (c.judged_at or c.at, c.event_id))
+    out = []
+    for case in judged:
+        if case.role == "canary" and case.agent_version != version:
+            continue
+        arm: Literal["champion", "canary"] = "canary" if case.role == "canary" else "champion"
+        out.append(Outcome(arm, bool(case.success), error=case.status != "ok"))
+    return out
+
+
+def interleave(before: Sequence[Case], now: Sequence[Case]) -> list[Outcome]:
+    """Earlier champion outcomes dealt out evenly before each new one, so that each is compared with its share."""
+    out: list[Outcome] = []
+    for position, case in enumerate(now):
+        share = before[position * len(before) // len(now) : (position + 1) * len(before) // len(now)]
+        out += [Outcome("champion", bool(c.success), error=c.status != "ok") for c in share]
+        out.append(Outcome("canary", bool(case.success), error=case.status != "ok"))
+    return out
+
+
+def _shadow_result(cases: Sequence[Case], mirrored: Sequence[Case], alpha: float) -> StageResult:
+    live = {c.event_id: c for c in cases}
+    pairs = [(live[c.parent_event_id], c) for c in mirrored if c.parent_event_id in live]
+    judged = [(a, b) for a, b in pairs if a.success is not None]
+    compared = replay.compare([a for a, _ in judged], {a.event_id: b.action for a, b in judged}, alpha)
+    failed = wilson(sum(c.status != "ok" for c in mirrored), len(mirrored), alpha)
+    usual = wilson(sum(a.status != "ok" for a, _ in pairs), len(pairs), alpha)
+    quality = f"beside the champion {compared.improvement}" if compared.improvement.n else "no pair was judged"
+    if failed.low > usual.high:
+        return _result("abort", f"calls fail: {failed}, the champion's {usual}", len(mirrored), len(pairs))
+    end = _result("pass", f"calls that failed {failed}; {quality}", len(mirrored), len(pairs))
+    return msgspec.structs.replace(end, difference=compared.improvement)
+
+
+def _canary_result(end: End, verdict: CanaryVerdict) -> StageResult:
+    return msgspec.structs.replace(
+        _result(end, verdict.reason, verdict.canary, verdict.champion), difference=verdict.success
+    )
+
+
+def _result(end: End, reason: str, candidate: int, champion: int) -> StageResult:
+    return StageResult(end=end, reason=reason, candidate=candidate, champion=champion, decided_at=control.now())

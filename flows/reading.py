@@ -1,0 +1,53 @@
+"""Cases from the event log: read again only where something happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluators.cases import Case, cases_of
+from services.proxy.store import StoreReader
+
+
+class CaseReader:
+    """An agent's recorded decisions, newest trajectories first in each tenant.
+
+    Trajectories that have not grown since the last call are not read again, so polling is cheap.
+    """
+
+    def __init__(self, reader: StoreReader, agent: str):
+        self._reader = reader
+        self._agent = agent
+        self._known: dict[str, tuple[int, list[Case]]] = {}
+        self._tools: dict[tuple[str, str], list[dict[str, Any]]] = {}
+
+    def read(self, since: str | None = None, limit: int | None = None) -> list[Case]:
+        """Decisions of trajectories active since `since`, at most `limit` trajectories a tenant, oldest first."""
+        cases: list[Case] = []
+        for tenant in self._reader.tenants():
+            for row in self._reader.trajectories(tenant, agent=self._agent, since=since, limit=limit):
+                length, known = self._known.get(row.trajectory_id, (-1, []))
+                if length != row.events:
+                    known = self._load(tenant, row.trajectory_id)
+                    self._known[row.trajectory_id] = (row.events, known)
+                cases += known
+        return sorted(cases, key=lambda c: (c.at, c.event_id))
+
+    def _load(self, tenant: str, trajectory_id: str) -> list[Case]:
+        records = [self._reader.resolve(tenant, r) for r in self._reader.records(tenant, trajectory_id)]
+        return cases_of(tenant, records, lambda context: self.tools(tenant, context))
+
+    def tools(self, tenant: str, context: str) -> list[dict[str, Any]]:
+        """A context's tools as the client sent them."""
+        key = (tenant, context)
+        if key not in self._tools:
+            self._tools[key] = self._reader.tools(tenant, context)
+        return self._tools[key]
+
+
+def served(cases: list[Case], version: str | None = None) -> list[Case]:
+    """Real work of the champion: no evaluation, no canary, no shadow; of one version if given."""
+    return [
+        c
+        for c in cases
+        if c.purpose == "serve" and c.role == "champion" and (version is None or c.agent_version == version)
+    ]

@@ -1,0 +1,141 @@
+"""What people read on a run page: data gate, diagnosis, decision, delivery, progress."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from evaluators.diagnosis import Diagnosis
+from evaluators.quality import QualityResult
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact  # isort: skip
+
+
+class Progress:
+    """A progress bar on the run page; moves forward only, in steps people can see."""
+
+    _STEP = 2.0
+
+    def __init__(self, key: str, description: str):
+        self._shown = 0.0
+        self._id: UUID = create_progress_artifact(progress=0.0, key=key, description=description)  # type: ignore[assignment]
+
+    def set(self, percent: float) -> None:
+        percent = min(100.0, percent)
+        if percent - self._shown >= self._STEP or (percent == 100.0 and self._shown < 100.0):
+            self._shown = percent
+            update_progress_artifact(artifact_id=self._id, progress=percent)
+
+
+def quality_page(result: QualityResult) -> str:
+    lines = [
+        f"# Data gate: {'passed' if result.passed else 'FAILED'}",
+        "",
+        f"{result.rows} decisions, {result.evaluated} of {result.declared} declared expectations evaluated.",
+    ]
+    if result.findings:
+        lines += ["", "| expectation | problem | quarantined |", "|---|---|---|"]
+        lines += [f"| {f.expectation} | {f.problem} | {', '.join(f.rows[:20])} |" for f in result.findings]
+    return "\n".join(lines)
+
+
+def diagnosis_page(agent: str, version: str, found: Diagnosis) -> str:
+    lines = [
+        f"# Why {agent} version {version} fails",
+        "",
+        f"{found.failures} failures among {found.judged} judged decisions.",
+        "",
+        "| cluster | share of decisions | tenants | tools or topics | surface |",
+        "|---|---|---|---|---|",
+    ]
+    for c in found.clusters:
+        breadth = " (broad)" if c.broad else ""
+        lines.append(
+            f"| {c.name}{breadth} | {c.prevalence} | {', '.join(c.tenants)} | {', '.join(c.kinds)} | {c.surface} |"
+        )
+    for c in found.clusters:
+        lines += ["", f"## {c.name}", "", *(f"- {example}" for example in c.examples)]
+    return "\n".join(lines)
+
+
+def decision_page(decision_id: str, record: dict[str, Any]) -> str:
+    lines = [
+        f"# Decision {decision_id}: {record['chosen']}",
+        "",
+        f"Agent {record['agent']}, parent version {record['parent']}. Because: {record['reason']}.",
+        f"Snapshot `{record['snapshot']}` ({record['trajectories']} trajectories); data gate {record['data_gate']}.",
+        "",
+        "| candidate | surface | lower bound minus cost | chosen | why |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["ranking"]:
+        chosen = "**yes**" if row["chosen"] else "no"
+        lines.append(f"| {row['name']} | {row['surface']} | {row['score']:+.3f} | {chosen} | {row['why']} |")
+    for name, c in record["candidates"].items():
+        lines += ["", f"## {name}", "", c["summary"], "", "```diff", c["diff"], "```", "", f"Risk: {c['risk']}."]
+        if c["replay"]:
+            r = c["replay"]
+            lines += [
+                "",
+                "| replay, paired with the champion | value [95%] |",
+                "|---|---|",
+                f"| improvement | {interval_text(r['improvement'])} |",
+                f"| failures fixed | {interval_text(r['fixed'])} |",
+                f"| known successes lost | {interval_text(r['lost'])} |",
+                *(f"| improvement, tenant {t} | {interval_text(i)} |" for t, i in r["by_tenant"].items()),
+                f"| could not be judged | {r['unknown']} of {len(r['results'])} |",
+            ]
+    return "\n".join(lines)
+
+
+def interval_text(interval: dict[str, Any]) -> str:
+    """An interval as it was before JSON: `0.31 [0.25, 0.38] (n=220)`."""
+    if not interval["n"]:
+        return "not observed"
+    return f"{interval['value']:.2f} [{interval['low']:.2f}, {interval['high']:.2f}] (n={interval['n']})"
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN or infinity; an unobserved figure becomes null."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return None
+    return value
+
+
+def stage_page(stage: str, version: str, result: dict[str, Any], at: str) -> str:
+    lines = [
+        f"# {stage.capitalize()} of version {version}: {result['end']}",
+        "",
+        result["reason"],
+        "",
+        f"{result['candidate']} sessions of the candidate, {result['champion']} of the champion; decided at {at}.",
+    ]
+    if result.get("difference"):
+        lines.append(f"\nCandidate minus champion: {interval_text(result['difference'])}.")
+    return "\n".join(lines)
+
+
+def approval_page(approval: dict[str, Any]) -> str:
+    evidence = approval["evidence"]
+    lines = [
+        f"# Approve version {approval['version']} of {approval['agent']}?",
+        "",
+        f"{evidence['intervention']}: {evidence['change']} (replaces version {evidence['replaces']})",
+        "",
+        f"Approvers: {', '.join(approval['approvers'])}. Expires {approval['expires_at']}.",
+        f"`evoplane approvals approve {approval['id']} --by NAME`, or Resume on this page.",
+        "",
+        "| evidence | |",
+        "|---|---|",
+        *(f"| canary: {k} | {v} |" for k, v in evidence["canary"].items()),
+        *(f"| {k} | {v} |" for k, v in evidence["lineage"].items()),
+    ]
+    if evidence.get("diff"):
+        lines += ["", "```diff", evidence["diff"], "```", "", f"Risk: {evidence['risk']}."]
+    if evidence.get("why"):
+        lines += ["", *(f"- {line}" for line in evidence["why"])]
+    return "\n".join([*lines, "", f"[The version in MLflow]({evidence['mlflow']})"])

@@ -1,0 +1,50 @@
+"""rollback: the previous version serves again, at once and without gates.
+
+The pointer is flipped first and needs nothing but the control database; MLflow's aliases and the proof
+from the gateway follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evoplane.settings import Settings, settings
+from flows import (
+    environment,  # noqa: F401  (before prefect)
+    serving,
+)
+from registry import control, pointers, versions
+
+from prefect import flow  # isort: skip
+from prefect.states import Completed, Failed  # isort: skip
+
+
+@flow(name="rollback", flow_run_name="rollback {agent} · {why}", log_prints=True)
+def rollback(agent: str, to: str = "previous", why: str = "asked by an operator", mirror: bool = False) -> Any:
+    """Roll one agent back; with `mirror` the pointer was flipped already and only the rest is done."""
+    config = settings()
+    connection = control.connect(config.control_db)
+    if not mirror:
+        pointers.rollback(connection, agent, to, why, "rollback-flow")
+    try:
+        champion, seconds = _follow_up(config, agent)
+    except serving.NotServed as error:
+        return Failed(name="Not served", message=str(error))
+    return Completed(name="Rolled back", message=f"version {champion} answers (verified in {seconds:.2f} s)")
+
+
+def roll_back(config: Settings, agent: str, to: str, why: str, actor: str) -> float:
+    """Roll back from inside another flow; returns the seconds the gateway took to serve it.
+
+    Raises `NotServed` when the gateway does not follow.
+    """
+    pointers.rollback(control.connect(config.control_db), agent, to, why, actor)
+    return _follow_up(config, agent)[1]
+
+
+def _follow_up(config: Settings, agent: str) -> tuple[str, float]:
+    connection = control.connect(config.control_db)
+    champion = pointers.read_route(connection, agent).champion
+    seconds = serving.verify(config, agent, champion)
+    versions.mirror_aliases(config, connection, agent)
+    return champion, seconds

@@ -1,0 +1,190 @@
+"""The flows' process: `python -m flows.serve`.
+
+Waits for the Prefect server, creates deployments and automations, puts right what a crash left behind,
+then serves. Evolutions and deliveries run here, at most `prefect.concurrent_runs` together; looks and
+rollbacks are served by a child process, so they never queue behind a long run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+
+from evoplane.settings import Settings, settings
+from flows import automations, environment  # noqa: F401  (before prefect)
+from flows.deliver import deliver
+from flows.evolve import evolve
+from flows.monitor import monitor, monitor_all
+from flows.rollback import rollback
+from registry import approvals, audit, control, pointers, prefect_runs, versions
+
+from prefect import get_client, serve  # isort: skip
+from prefect.client.orchestration import SyncPrefectClient  # isort: skip
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType  # isort: skip
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy, StateType  # isort: skip
+from prefect.exceptions import ObjectNotFound  # isort: skip
+from prefect.states import Crashed  # isort: skip
+
+_log = logging.getLogger("flows.serve")
+_SERVER_WAIT_S = 300.0
+_QUICK = "--quick"
+"""Argument of the child process that serves looks and rollbacks."""
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    config = settings()
+    wait_for_server(config)
+    if _QUICK in arguments:
+        _die_with_parent()
+        serve_quick(config)
+        return 0
+    child = subprocess.Popen([sys.executable, "-m", "flows.serve", _QUICK])
+    try:
+        serve_long(config, child)
+    finally:
+        child.terminate()
+        child.wait(timeout=30)
+    return 0
+
+
+def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
+    """Evolutions and deliveries. Automations are written once the child's deployments exist too."""
+
+    def set_up() -> None:
+        with get_client(sync_client=True) as client:
+            for name in ("monitor/on-request", "rollback/rollback", "evolve/evolve", "deliver/deliver"):
+                _wait_for_deployment(client, name, child)
+            _log.info("automations: %s", ", ".join(automations.install(client)))
+        take_up_deliveries(config)
+        ready_file(config).write_text(str(os.getpid()))
+
+    ready_file(config).unlink(missing_ok=True)
+    crash_orphans()
+    threading.Thread(target=set_up, name="automations", daemon=True).start()
+    serve(
+        evolve.to_deployment("evolve", tags=["evoplane"], description="find and prove an improvement"),
+        deliver.to_deployment("deliver", tags=["evoplane"], description="shadow, canary, approval, promotion"),
+        limit=config.prefect.concurrent_runs,
+        print_starting_message=False,
+    )
+
+
+def serve_quick(config: Settings) -> None:
+    """Looks (on request and on schedule) and rollbacks. A scheduled look that finds another one running is dropped."""
+    one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+    serve(
+        monitor.to_deployment("on-request", tags=["evoplane"], description="look at an agent now"),
+        rollback.to_deployment("rollback", tags=["evoplane"], description="the previous version serves again"),
+        monitor_all.to_deployment(
+            "scheduled",
+            interval=timedelta(seconds=config.monitor.interval_s),
+            concurrency_limit=one,
+            tags=["evoplane"],
+            description="look at every agent",
+        ),
+        limit=1,
+        print_starting_message=False,
+    )
+
+
+def ready_file(config: Settings) -> Path:
+    """Exists while events start flows; what a health check may look for."""
+    return config.var / "flows.ready"
+
+
+def wait_for_server(config: Settings) -> None:
+    deadline = time.monotonic() + _SERVER_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{config.prefect_api_url}/health", timeout=5).is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise SystemExit(f"no Prefect server at {config.prefect_api_url} within {_SERVER_WAIT_S:.0f} s")
+
+
+def crash_orphans() -> None:
+    """Runs that are still Running although nothing of ours runs yet lost their process without a word."""
+    states = FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING])
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states))):
+            _log.warning("run %s was left %s: crashed", run.name, run.state_name)
+            message = "its process was gone when the flows started"
+            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+def take_up_deliveries(config: Settings) -> None:
+    """Every accepted candidate whose delivery was cut off goes on: resumed if decided, else delivered anew."""
+    connection = control.connect(config.control_db)
+    for agent in pointers.all_routes(connection):
+        _mirror(config, agent)
+        open_runs = _open_deliveries(agent)
+        for version in unfinished(config, agent):
+            asked = next((a for a in approvals.list_approvals(connection, agent) if a.version == version), None)
+            if version not in open_runs:
+                payload = {"agent": agent, "version": version, "skip_shadow": False}
+                prefect_runs.emit_event(config, "evoplane.candidate.accepted", agent, payload)
+                _log.warning("delivery of %s version %s was cut off: started anew", agent, version)
+            elif asked and asked.flow_run_id and asked.status in ("approved", "rejected"):
+                prefect_runs.resume_approval(config, asked)
+
+
+def unfinished(config: Settings, agent: str) -> list[str]:
+    """Versions whose delivery began and has not ended."""
+    entries = audit.entries(control.connect(config.control_db), agent)
+    ended = {e.detail.get("version") for e in entries if e.action == "delivery.ended"}
+    promoted = {e.detail.get("champion") for e in entries if e.action == "promote"}
+    begun = [e.detail["version"] for e in entries if e.action in ("candidate.accepted", "delivery.started")]
+    return [v for v in dict.fromkeys(begun) if v not in ended and v not in promoted]
+
+
+def _open_deliveries(agent: str) -> set[str]:
+    types = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+    wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=types)))
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(flow_run_filter=wanted)
+    return {r.parameters["version"] for r in runs if r.parameters.get("agent") == agent and "version" in r.parameters}
+
+
+def _mirror(config: Settings, agent: str) -> None:
+    try:
+        versions.mirror_aliases(config, control.connect(config.control_db), agent)
+    except Exception as error:  # MLflow being away must not keep flows from being served
+        _log.warning("MLflow's aliases of %s could not be mirrored: %s", agent, error)
+
+
+def _wait_for_deployment(client: SyncPrefectClient, name: str, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _SERVER_WAIT_S
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            _log.error("the process for looks and rollbacks ended with status %s", child.returncode)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        try:
+            client.read_deployment_by_name(name)
+            return
+        except ObjectNotFound:
+            time.sleep(0.5)
+    raise SystemExit(f"deployment {name} did not appear")
+
+
+def _die_with_parent() -> None:
+    """The child must not outlive a killed parent: the kernel ends it then."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""Snapshots: the evidence of one evolution, frozen under a content hash by DVC.
+
+The repository (`settings.snapshots_dir`, no SCM) holds one directory of JSON lines per agent, a file a
+tenant. A snapshot's id is DVC's directory hash; it is recomputed here before it is announced, and one
+lock keeps a second writer out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from evaluators.cases import Case, cases_of
+from evoplane.settings import Settings
+from flows.reading import CaseReader
+from services.proxy.store import StoreReader
+
+
+class SnapshotError(Exception):
+    """The snapshot could not be made or does not verify."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    id: str
+    """DVC's directory hash, `….dir`."""
+    path: str
+    trajectories: int
+    tenants: tuple[str, ...]
+
+
+def take(config: Settings, agent: str) -> Snapshot:
+    """Write and commit a snapshot of the agent's recent served trajectories.
+
+    Raises `SnapshotError` when the hash DVC gives is not the hash of what was written.
+    """
+    root = prepare(config)
+    with writer_lock(root):
+        folder = root / agent / "trajectories"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        counts = _write(config, agent, folder)
+        from dvc.repo import Repo
+
+        with Repo(str(root)) as repo:
+            out = repo.add(str(folder))[0].outs[0]
+        id = str(out.hash_info.value)
+        recomputed = directory_hash(folder)
+        if id != recomputed:
+            raise SnapshotError(f"DVC names the snapshot {id}, its content hashes to {recomputed}")
+        history = root / agent / "history"
+        history.mkdir(exist_ok=True)
+        shutil.copy(root / agent / "trajectories.dvc", history / f"{id}.yaml")
+    return Snapshot(id, str(folder), sum(counts.values()), tuple(sorted(counts)))
+
+
+def read(folder: Path) -> list[Case]:
+    """The cases of a snapshot, oldest first."""
+    cases: list[Case] = []
+    for file in sorted(folder.glob("*.jsonl")):
+        for line in file.read_bytes().splitlines():
+            entry: dict[str, Any] = orjson.loads(line)
+            cases += cases_of(file.stem, entry["records"], lambda context, e=entry: e["tools"].get(context, []))  # type: ignore[misc]
+    return sorted(cases, key=lambda c: (c.at, c.event_id))
+
+
+def directory_hash(folder: Path) -> str:
+    """DVC's id of a directory, computed without DVC."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    entries = [
+        {"md5": hashlib.md5(p.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": str(p.relative_to(folder))}
+        for p in files
+    ]
+    entries.sort(key=lambda e: e["relpath"])
+    return hashlib.md5(json.dumps(entries).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def prepare(config: Settings) -> Path:
+    """The DVC repository, initialised on first use."""
+    root = config.snapshots_dir.resolve()
+    if not (root / ".dvc").exists():
+        root.mkdir(parents=True, exist_ok=True)
+        with writer_lock(root):
+            if not (root / ".dvc").exists():
+                from dvc.repo import Repo
+
+                Repo.init(str(root), no_scm=True).close()
+                with Repo(str(root)) as repo, repo.config.edit() as options:
+                    options["core"]["analytics"] = False
+                    options["core"]["check_update"] = False
+    return root
+
+
+@contextmanager
+def writer_lock(root: Path) -> Iterator[None]:
+    """One writer at a time; raises `SnapshotError` at once when there is another."""
+    with (root / ".writer.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SnapshotError(f"another process is writing to {root}") from error
+        yield
+
+
+def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
+    reader = StoreReader(config.store_dir)
+    tools = CaseReader(reader, agent)
+    counts: dict[str, int] = {}
+    for tenant in reader.tenants():
+        lines = []
+        for row in reader.trajectories(tenant, agent=agent, limit=config.monitor.window):
+            records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
+            if not _belongs(records):
+                continue
+            contexts = {r["ctx"] for r in records if "ctx" in r}
+            entry = {"tools": {c: tools.tools(tenant, c) for c in sorted(contexts)}, "records": records}
+            lines.append(orjson.dumps(entry))
+        if lines:
+            (folder / f"{tenant}.jsonl").write_bytes(b"\n".join(reversed(lines)) + b"\n")
+            counts[tenant] = len(lines)
+    return counts
+
+
+def _belongs(records: list[dict[str, Any]]) -> bool:
+    """Served to users (not an evaluation, probe or shadow), judged, and not withheld from evaluation."""
+    tags = [(r.get("m") or {}).get("tags") or {} for r in records if r["record"] == "event"]
+    if any(t.get("purpose", "serve") != "serve" or t.get("role") in ("shadow", "pinned") for t in tags):
+        return False
+    gov = (records[0].get("gov") or {}).get("eligibility") or {}
+    if gov.get("evaluate") == "deny":
+        return False
+    return any(r["record"] == "annotation" for r in records)

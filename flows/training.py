@@ -1,0 +1,138 @@
+"""From a snapshot to an adapter: `dvc repro` for the training set, then the worker's training program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from evoplane.settings import Settings
+from flows import policies, snapshot
+from flows.training_set import MAX_EXAMPLES
+
+_STAGE = Path(__file__).parents[1] / "dvc.yaml"
+_POLL_S = 1.0
+
+
+class TrainingFailed(Exception):
+    """No adapter came out; the message says why."""
+
+
+class TrainingSet(msgspec.Struct, frozen=True):
+    id: str
+    """DVC's directory hash of the set."""
+    path: str
+    train: int
+    heldout: int
+    dropped: dict[str, int]
+
+
+class Trained(msgspec.Struct, frozen=True):
+    digest: str
+    path: str
+    """Relative to the run-time directory."""
+    result: dict[str, Any]
+
+
+def make_training_set(config: Settings, agent: str) -> TrainingSet:
+    """Run the training-set stage on the agent's current snapshot; unchanged inputs cost nothing."""
+    root = snapshot.prepare(config)
+    folder = root / agent
+    shutil.copy(_STAGE, folder / "dvc.yaml")
+    params = {
+        "python": sys.executable,
+        "model_dir": str(config.model_dir.resolve()),
+        "heldout_share": config.evolve.heldout_share,
+        "limit": MAX_EXAMPLES,
+    }
+    (folder / "params.yaml").write_text(yaml.safe_dump({"training_set": params}))
+    with snapshot.writer_lock(root):
+        from dvc.exceptions import DvcException
+        from dvc.repo import Repo
+
+        try:
+            with Repo(str(root)) as repo:
+                repo.reproduce(str(folder / "dvc.yaml") + ":training-set")
+        except DvcException as error:
+            raise TrainingFailed(f"the training set could not be made: {error}") from error
+    output = folder / "training-set"
+    id = snapshot.directory_hash(output)
+    locked = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]["training-set"]["outs"][0]["md5"]
+    if locked != id:
+        raise TrainingFailed(f"dvc.lock names the training set {locked}, its content hashes to {id}")
+    report = json.loads((output / "report.json").read_text())
+    return TrainingSet(id, str(output), report["train"], report["heldout"], report["dropped"])
+
+
+def train(
+    config: Settings,
+    agent: str,
+    training_set: TrainingSet,
+    on_metrics: Callable[[dict[str, Any]], None],
+) -> Trained:
+    """Train an adapter; `on_metrics` receives every line of metrics as it is written.
+
+    An interrupted run of the same set goes on from its checkpoint. Raises `TrainingFailed`.
+    """
+    work = (config.var / "training" / agent / training_set.id.removesuffix(".dir")[:16]).resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    data = Path(training_set.path)
+    evolve = config.evolve
+    job = {
+        "base": str(config.model_dir.resolve()),
+        "examples": str(data / "train.jsonl"),
+        "heldout": str(data / "heldout.jsonl") if training_set.heldout else None,
+        "output": str(work),
+        "algorithm": "sft",
+        "epochs": evolve.epochs,
+        "batch_size": evolve.batch_size,
+        "learning_rate": evolve.learning_rate,
+        "lora_rank": evolve.lora_rank,
+        "max_length": config.worker.max_model_len,
+        "seed": 0,
+        "threads": config.worker.threads,
+    }
+    (work / "job.json").write_text(json.dumps(job))
+    (work / "metrics.jsonl").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "services.worker.training.run", "--job", str(work / "job.json")]
+    with (work / "training.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _follow(process, work / "metrics.jsonl", on_metrics)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode != 0 or not (work / "result.json").exists():
+        tail = (work / "training.log").read_text(errors="replace")[-1500:]
+        raise TrainingFailed(f"training ended with status {process.returncode}: {tail}")
+    result = json.loads((work / "result.json").read_text())
+    target = policies.directory(config, result["digest"])
+    if not target.exists():
+        shutil.copytree(work / "adapter", target)
+    return Trained(result["digest"], str(target.relative_to(config.var)), result)
+
+
+def _follow(process: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[dict[str, Any]], None]) -> None:
+    """Hand over each complete line of the metrics file until the process has ended and all are read."""
+    read = 0
+    ended = False
+    while not ended:
+        try:
+            process.wait(timeout=_POLL_S)
+            ended = True
+        except subprocess.TimeoutExpired:
+            pass
+        content = file.read_bytes() if file.exists() else b""
+        complete = content.rfind(b"\n") + 1
+        for line in content[read:complete].splitlines():
+            if line.strip():
+                on_metrics(json.loads(line))
+        read = max(read, complete)

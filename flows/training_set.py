@@ -1,0 +1,111 @@
+"""The training set of a snapshot: the stage `dvc repro` runs (dvc.yaml).
+
+    python -m flows.training_set        in a folder with `trajectories/` and `params.yaml`
+
+Prompts are the token ids the model got, as captured. The demonstrated answer was never sampled, so it is
+written the way the chat template writes an assistant's turn and encoded once; nothing else is tokenised.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evaluators import corrections, dataset
+from evaluators.cases import Case
+
+MAX_EXAMPLES = 170
+"""More demonstrations than this are not needed to learn the format, and every one costs a CPU-second."""
+
+_TEMPLATES = ("chat_template.jinja", "smollm2-tools.jinja")
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section `training_set` of params.yaml."""
+
+    python: str
+    model_dir: str
+    heldout_share: float
+    limit: int
+
+
+class Writer:
+    """Writes answers the way the served model would: chat template, then tokenizer."""
+
+    def __init__(self, model_dir: Path):
+        import jinja2
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+        environment = jinja2.Environment(autoescape=False)  # noqa: S701 - a prompt, not a page
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        self._template = environment.from_string(_template_text(model_dir))
+
+    def completion_ids(self, case: Case) -> list[int]:
+        """Token ids of the demonstrated answer with its end-of-turn token."""
+        assert case.demonstration is not None
+        prompt = self._template.render(messages=case.messages, tools=case.tools, add_generation_prompt=True)
+        whole = self._template.render(
+            messages=[*case.messages, case.demonstration], tools=case.tools, add_generation_prompt=False
+        )
+        if not whole.startswith(prompt):
+            raise ValueError("the chat template does not continue its own generation prompt")
+        return list(self._tokenizer.encode(whole[len(prompt) :].rstrip("\n"), add_special_tokens=False).ids)
+
+
+def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]:
+    """Write `train.jsonl`, `heldout.jsonl` and `report.json`; returns the report."""
+    facts = corrections.established(cases)
+    split = dataset.split(cases, params.heldout_share)
+    chosen = dataset.select(cases, split, facts, params.limit)
+    writer = Writer(Path(params.model_dir))
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    for name, rows in (("train", chosen.train), ("heldout", chosen.heldout)):
+        with (output / f"{name}.jsonl").open("wb") as file:
+            for case in rows:
+                example = {
+                    "prompt_token_ids": case.prompt_token_ids,
+                    "completion_token_ids": writer.completion_ids(case),
+                    "weight": 1.0,
+                }
+                file.write(msgspec.json.encode(example) + b"\n")
+    report = {
+        "train": len(chosen.train),
+        "heldout": len(chosen.heldout),
+        "dropped": chosen.dropped,
+        "heldout_tasks": sorted(split.heldout),
+        "demonstrations": sorted(c.demonstration_id or "" for c in chosen.train),
+    }
+    (output / "report.json").write_text(json.dumps(report, indent=2, sort_keys=True))
+    return report
+
+
+def main() -> int:
+    import yaml
+
+    from flows import snapshot
+
+    told = yaml.safe_load(Path("params.yaml").read_text())["training_set"]
+    report = build(snapshot.read(Path("trajectories")), msgspec.convert(told, Params), Path("training-set"))
+    print(f"{report['train']} examples, {report['heldout']} held out, dropped: {report['dropped']}")
+    return 0
+
+
+def _template_text(model_dir: Path) -> str:
+    for name in _TEMPLATES:
+        if (model_dir / name).exists():
+            return (model_dir / name).read_text()
+    import services.worker.serving
+
+    return (Path(services.worker.serving.__path__[0]) / _TEMPLATES[-1]).read_text()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
