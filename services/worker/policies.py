@@ -1,0 +1,34 @@
+"""A policy's directory: a PEFT adapter named by the digest of what decides its behaviour.
+
+Training and serving agree on this identity, so a digest in a manifest, an event or a lineage record
+always means the same weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What makes an adapter, in digest order."""
+
+
+class PolicyError(Exception):
+    """The directory does not hold a servable adapter; the message says what is missing."""
+
+
+def policy_digest(directory: Path) -> str:
+    """`sha256:…` over the adapter's files, each preceded by its name and length.
+
+    Raises `PolicyError` when a file is missing or empty.
+    """
+    hasher = hashlib.sha256()
+    for name in ADAPTER_FILES:
+        file = directory / name
+        if not file.is_file() or not file.stat().st_size:
+            raise PolicyError(f"{directory} is not an adapter: {name} is missing or empty")
+        hasher.update(f"{name}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(2**20):
+                hasher.update(chunk)
+    return "sha256:" + hasher.hexdigest()

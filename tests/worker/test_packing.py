@@ -1,0 +1,62 @@
+"""Packing changes how much is computed, not what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from services.worker.training.examples import Example
+from services.worker.training.packing import ATTENTION, pack
+from services.worker.training.sft import sft_loss
+
+
+def load(model: Path, attention: str) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation=attention)
+
+
+def one_by_one(model: torch.nn.Module, examples: list[Example]) -> torch.Tensor:
+    """The loss by its definition, each example alone, with the library's own attention."""
+    total = sum(e.weight * len(e.completion_token_ids) for e in examples)
+    loss = torch.zeros(())
+    for example in examples:
+        ids = torch.tensor([example.prompt_token_ids + example.completion_token_ids])
+        logprobs = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
+        first = len(example.prompt_token_ids) - 1
+        for offset, token in enumerate(example.completion_token_ids):
+            loss = loss - example.weight * logprobs[first + offset, token] / total
+    return loss
+
+
+@pytest.mark.parametrize("case", ["shared prefix", "no shared prefix", "same prompt", "one example"])
+def test_packed_loss_and_gradients_equal_those_of_single_examples(
+    tiny_model: Path, examples: list[Example], case: str
+) -> None:
+    batch = {
+        "shared prefix": examples[:7],
+        "no shared prefix": [Example(prompt_token_ids=[i + 1, 4, i], completion_token_ids=[i, 2]) for i in range(4)],
+        "same prompt": [Example(prompt_token_ids=[3, 4], completion_token_ids=[i] * i) for i in range(1, 4)],
+        "one example": examples[:1],
+    }[case]
+    packed_model, plain_model = load(tiny_model, ATTENTION), load(tiny_model, "sdpa")
+
+    packed = sft_loss(packed_model, pack(batch))
+    plain = one_by_one(plain_model, batch)
+    packed.backward()
+    plain.backward()
+
+    assert packed.item() == pytest.approx(plain.item(), abs=1e-5)
+    for mine, theirs in zip(packed_model.parameters(), plain_model.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-5)
+
+
+def test_a_pack_computes_the_common_prefix_once(examples: list[Example]) -> None:
+    batch = examples[:7]
+    alone = sum(len(e.prompt_token_ids) + len(e.completion_token_ids) for e in batch)
+
+    packed = pack(batch)
+
+    assert packed.prefix == 4
+    assert packed.tokens == alone - 4 * (len(batch) - 1)
