@@ -1,0 +1,94 @@
+# Two commands matter: `make demo` and `make test`. Both make what they need; a second run reuses it.
+
+PYTHON    ?= python3.11
+VENV      := .venv
+VENV_VLLM := .venv-vllm
+BIN       := $(VENV)/bin
+UV        := var/bootstrap/bin/uv
+
+# Folders pip already takes wheels from, if they exist: PyTorch's CPU build must come from one of them or from
+# TORCH_INDEX, never from PyPI's default (CUDA, several GB).
+FIND_LINKS  := $(shell $(PYTHON) -m pip config list 2>/dev/null | sed -n "s/.*find-links='\(.*\)'/\1/p" | tr ' ' '\n' | sort -u)
+LOCAL_LINKS := $(foreach folder,$(FIND_LINKS),$(if $(wildcard $(folder)/torch-*cpu*.whl),--find-links $(folder)))
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_FROM  := $(if $(LOCAL_LINKS),$(LOCAL_LINKS),--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match)
+
+# A demo or a test never asks a model hub for anything.
+export HF_HUB_OFFLINE := 1
+export TRANSFORMERS_OFFLINE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help env model browser demo check test screenshots up down clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+env: $(VENV)/.complete $(VENV_VLLM)/.complete ## Both environments, from the pins in constraints/
+
+model: env ## The base model, unpacked, converted and checked
+	@$(BIN)/python -m services.worker.serving.model
+
+browser: ## Chromium, for the tests of the web pages
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; \
+	  else echo "install Chromium to run the tests of the web pages (they are skipped without it)"; fi; }
+
+demo: model ## The whole loop on this machine; KEEP=1 leaves the UIs up
+	@$(BIN)/evoplane demo $(if $(KEEP),--keep)
+
+check: env ## Lint, types, import direction, quick tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q -m "not stack"
+
+test: model browser check ## Everything, with real vLLM, Prefect, MLflow and a browser
+	$(BIN)/pytest -v -m stack
+
+screenshots: model browser ## Take the README's pictures again
+	EVOPLANE_SCREENSHOTS=docs/images $(BIN)/pytest -v -m stack tests/loop
+
+up: model ## Start the stack
+	@$(BIN)/evoplane up
+
+down: ## Stop the stack
+	@$(BIN)/evoplane down
+
+clean: ## Remove environments and everything written at run time
+	rm -rf $(VENV) $(VENV_VLLM) var
+
+$(UV):
+	@echo "getting uv"
+	@$(PYTHON) -m venv var/bootstrap
+	@var/bootstrap/bin/pip install -q uv || rm -f $(UV)
+
+$(VENV)/.complete: pyproject.toml constraints/main-py311.txt | $(UV)
+	@echo "making $(VENV): about 280 packages, 2.5 GB"
+	@if [ -x $(UV) ]; then \
+	  $(UV) venv -q --allow-existing --python $(PYTHON) $(VENV) && \
+	  $(UV) pip install -q --python $(BIN)/python --compile-bytecode $(TORCH_FROM) \
+	    -c constraints/main-py311.txt -e '.[dev]'; \
+	else \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/pip install -q $(filter-out --index-strategy unsafe-best-match,$(TORCH_FROM)) \
+	    -c constraints/main-py311.txt -e '.[dev]'; \
+	fi
+	@touch $@
+
+$(VENV_VLLM)/.complete: constraints/vllm-py311.txt | $(UV)
+	@echo "making $(VENV_VLLM): vLLM for CPUs, 2.1 GB"
+	@if [ -x $(UV) ]; then \
+	  $(UV) venv -q --allow-existing --python $(PYTHON) $(VENV_VLLM) && \
+	  $(UV) pip install -q --python $(VENV_VLLM)/bin/python --compile-bytecode --no-deps $(TORCH_FROM) \
+	    -r constraints/vllm-py311.txt; \
+	else \
+	  $(PYTHON) -m venv $(VENV_VLLM) && \
+	  $(VENV_VLLM)/bin/pip install -q --no-deps $(filter-out --index-strategy unsafe-best-match,$(TORCH_FROM)) \
+	    -r constraints/vllm-py311.txt; \
+	fi
+	@# the command and the plug-ins look for a distribution called vllm; "cpu" in its version selects the CPU platform
+	@site=$$(echo $(VENV_VLLM)/lib/python*/site-packages) && mkdir -p "$$site/vllm-0.32.0+cpu.dist-info" && \
+	  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"
+	@touch $@
