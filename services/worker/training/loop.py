@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from accelerate import Accelerator
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from services.worker.training.checkpoint import Checkpoint, Progress
@@ -68,7 +69,7 @@ def train(job: Job, examples: Sequence[Example], heldout: Sequence[Example], rep
     checkpoint = Checkpoint(job.output / "checkpoint", accelerator, model)
     fingerprint = job.fingerprint()
     progress = checkpoint.load(fingerprint) or Progress(fingerprint=fingerprint)
-    base = model.get_base_model()
+    base = cast(PreTrainedModel, model.get_base_model())
     if heldout and progress.heldout_loss_before is None:
         progress.heldout_loss_before = measure(base, heldout, job.batch_size).loss
 
@@ -107,7 +108,7 @@ def train(job: Job, examples: Sequence[Example], heldout: Sequence[Example], rep
     )
 
 
-def measure(model: torch.nn.Module, examples: Sequence[Example], batch_size: int) -> Heldout:
+def measure(model: PreTrainedModel, examples: Sequence[Example], batch_size: int) -> Heldout:
     """Token-weighted loss and exact-match share, in evaluation mode; the mode is restored."""
     was_training = model.training
     model.eval()

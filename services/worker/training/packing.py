@@ -114,8 +114,8 @@ def shared_prefix_attention(
     prefix, samples = packed.prefix, packed.grid.shape[0]
     parts = []
     if prefix:
-        head = [x[None, :, :prefix] for x in (q, k, v)]
-        parts.append(scaled_dot_product_attention(*head, is_causal=True, scale=scaling)[0])
+        head_q, head_k, head_v = (x[None, :, :prefix] for x in (q, k, v))
+        parts.append(scaled_dot_product_attention(head_q, head_k, head_v, is_causal=True, scale=scaling)[0])
     own_q, own_k, own_v = (x[:, packed.grid].transpose(0, 1) for x in (q, k, v))
     seen_k, seen_v = (
         torch.cat([x[None, :, :prefix].expand(samples, -1, -1, -1), own], dim=2) for x, own in ((k, own_k), (v, own_v))

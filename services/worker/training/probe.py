@@ -7,9 +7,11 @@ these weights and not the base model, another adapter or a damaged file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from peft import PeftModel
+from transformers import PreTrainedModel
 
 from services.worker.training.examples import Example
 from services.worker.training.packing import pack
@@ -36,4 +38,5 @@ def make_probe(model: PeftModel, examples: Sequence[Example]) -> dict[str, list[
 
 
 def _logprobs(model: PeftModel, example: Example) -> list[float]:
-    return target_logprobs(model.get_base_model(), pack([example], model.device)).tolist()
+    base = cast(PreTrainedModel, model.get_base_model())
+    return target_logprobs(base, pack([example], base.device)).tolist()

@@ -57,7 +57,7 @@ def run(job: Job) -> dict[str, Any]:
     adapter = job.output / "adapter"
     fresh = job.output / "adapter.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    trained.model.save_pretrained(fresh, save_embedding_layers=False)  # "auto" asks the hub
+    trained.model.save_pretrained(str(fresh), save_embedding_layers=False)  # "auto" asks the hub
     (fresh / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
     shutil.rmtree(adapter, ignore_errors=True)
     fresh.rename(adapter)

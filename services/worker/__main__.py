@@ -1,0 +1,12 @@
+"""`python -m services.worker`: the worker service and its vLLM server, until told to stop."""
+
+from __future__ import annotations
+
+import uvicorn
+
+from evoplane.settings import settings
+from services.worker.service import create_app
+
+if __name__ == "__main__":
+    config = settings()
+    uvicorn.run(create_app(config), host="127.0.0.1", port=config.worker.port, log_level="info")

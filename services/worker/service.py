@@ -1,0 +1,114 @@
+"""The worker's service interface: which policies are served, and adding or removing one.
+
+Listens on localhost only; agents never talk to it, the control plane does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from evoplane.settings import Settings
+from services.worker.policies import PolicyError
+from services.worker.serving.policies import Policies, Policy, PolicyConflict, Probe, ProbeMismatch
+from services.worker.serving.vllm import VllmError, VllmServer
+
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class ProbeBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    prompt_token_ids: TokenIds
+    completion_token_ids: TokenIds
+    logprobs: list[FiniteFloat]
+
+    @model_validator(mode="after")
+    def one_logprob_each(self) -> ProbeBody:
+        if len(self.logprobs) != len(self.completion_token_ids):
+            raise ValueError("logprobs and completion_token_ids must have the same length")
+        return self
+
+
+class PolicyBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    path: str
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    probe: ProbeBody | None = None
+
+
+def create_app(settings: Settings, vllm_arguments: Sequence[str] = ()) -> FastAPI:
+    """The service and the vLLM server it owns. `vllm_arguments` are added to vLLM's command line."""
+    policies = Policies(settings.var / "worker" / "policies.json", settings.worker.probe_tolerance)
+
+    async def restore() -> None:
+        await policies.restore(server)
+
+    server = VllmServer(settings, restore, vllm_arguments)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        server.start()
+        yield
+        await server.close()
+
+    app = FastAPI(title="Evoplane worker", lifespan=lifespan)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        ok = await server.healthy()
+        body = {
+            "status": "ok" if ok else server.state,
+            "vllm": {"pid": server.pid, "restarts": server.restarts, "log": str(server.log)},
+            "failed_policies": policies.failed,
+        }
+        return JSONResponse(body, status_code=200 if ok else 503)
+
+    @app.get("/v1/policies")
+    async def list_policies() -> dict[str, Any]:
+        served = [msgspec.to_builtins(policy) for policy in policies.served()]
+        return {"base": settings.model.name, "policies": served}
+
+    @app.post("/v1/policies")
+    async def add_policy(body: PolicyBody) -> Response:
+        if body.name == settings.model.name:
+            return _error(409, f"{body.name} is the base model's name")
+        probe = Probe(**body.probe.model_dump()) if body.probe else None
+        policy = Policy(name=body.name, path=body.path, digest=body.digest, probe=probe)
+        if server.state != "serving":
+            return _error(503, f"vLLM is {server.state}; try again when /healthz is 200")
+        try:
+            difference = await policies.add(server, policy)
+        except PolicyError as error:
+            return _error(404, str(error))
+        except PolicyConflict as error:
+            return _error(409, str(error))
+        except ProbeMismatch as error:
+            return _error(409, str(error), **error.numbers)
+        except VllmError as error:
+            return _error(400 if error.status < 500 else 502, str(error))
+        return JSONResponse({"name": body.name, "digest": body.digest, "probe_difference": difference})
+
+    @app.delete("/v1/policies/{name}")
+    async def delete_policy(name: str) -> Response:
+        try:
+            removed = await policies.remove(server, name)
+        except VllmError as error:
+            return _error(502, str(error))
+        if not removed:
+            return _error(404, f"no policy {name} is served")
+        return JSONResponse({"name": name, "removed": True})
+
+    return app
+
+
+def _error(status: int, message: str, **numbers: Any) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, **numbers}}, status_code=status)

@@ -1,0 +1,185 @@
+"""The vLLM server: how it is started, kept alive, and asked about its policies.
+
+The server is a child process in its own environment (its dependencies exclude ours); we speak HTTP to
+it. fp32 throughout: served log-probabilities then agree with training to 1e-4 nats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from evoplane.settings import Settings
+from services.worker import process
+
+TEMPLATE = Path(__file__).parent / "smollm2-tools.jinja"
+_STARTUP_TIMEOUT_S = 600.0
+_POLL_S = 0.25
+
+
+class VllmError(Exception):
+    """vLLM refused or failed; `status` is what it answered, 503 where it did not answer."""
+
+    def __init__(self, message: str, status: int = 503) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def command(settings: Settings, extra: Sequence[str] = ()) -> list[str]:
+    """The command line of the server."""
+    worker = settings.worker
+    return [
+        # not resolved: the path of the link, not of its target, is what makes it the environment's
+        str(Path.cwd() / worker.vllm_python),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        f"--model={settings.model_dir.resolve()}",
+        f"--served-model-name={settings.model.name}",
+        "--host=127.0.0.1",
+        f"--port={worker.vllm_port}",
+        "--dtype=float32",
+        f"--max-model-len={worker.max_model_len}",
+        f"--max-num-seqs={worker.max_num_seqs}",
+        "--enforce-eager",
+        "--enable-prefix-caching",
+        "--enable-lora",
+        f"--max-loras={worker.max_loras}",
+        f"--max-cpu-loras={4 * worker.max_loras}",
+        f"--max-lora-rank={settings.evolve.lora_rank}",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=hermes",
+        f"--chat-template={TEMPLATE}",
+        "--logprobs-mode=processed_logprobs",
+        "--distributed-executor-backend=uni",
+        "--enable-scale-out",
+        *extra,
+    ]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The server's environment: offline, silent, adapters loadable at run time."""
+    return os.environ | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_PLUGINS": "",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(settings.worker.threads),
+    }
+
+
+class VllmServer:
+    """Owns the child. `on_start` runs each time the server has come up, before it counts as serving."""
+
+    def __init__(self, settings: Settings, on_start: Callable[[], Awaitable[None]], extra: Sequence[str] = ()) -> None:
+        self._settings = settings
+        self._on_start = on_start
+        self._extra = extra
+        self._child: subprocess.Popen[bytes] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.client = httpx.AsyncClient(base_url=settings.vllm_url, timeout=60)
+        self.log = settings.logs_dir / "vllm.log"
+        self.state = "stopped"
+        """stopped | starting | serving | failed"""
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    def start(self) -> None:
+        self._keeper = asyncio.create_task(self._keep(), name="vllm")
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._child is not None:
+            await asyncio.to_thread(process.stop, self._child)
+        await self.client.aclose()
+        self.state = "stopped"
+
+    async def healthy(self) -> bool:
+        """Whether the engine answers now."""
+        if self.state != "serving":
+            return False
+        try:
+            return (await self.client.get("/health", timeout=5)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def load(self, name: str, path: Path) -> None:
+        """Load an adapter (absolute path) under a name not yet taken; others keep serving."""
+        await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
+
+    async def unload(self, name: str) -> None:
+        await self._post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def score(self, name: str, prompt: list[int], completion: list[int]) -> list[float]:
+        """Log-probability, nats, of each completion token under `name`, unscaled by any temperature."""
+        ids = prompt + completion
+        answer = await self._post(
+            "/v1/completions",
+            {"model": name, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+        )
+        per_token = answer.json()["choices"][0]["prompt_logprobs"][len(prompt) :]
+        return [entry[str(token)]["logprob"] for token, entry in zip(completion, per_token, strict=True)]
+
+    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        try:
+            answer = await self.client.post(path, json=body)
+        except httpx.HTTPError as error:
+            raise VllmError(f"vLLM did not answer {path}: {error!r}; see {self.log}") from error
+        if answer.is_error:
+            raise VllmError(f"vLLM answered {path} with {_message(answer)}", answer.status_code)
+        return answer
+
+    async def _keep(self) -> None:
+        backoff = process.Backoff()
+        while True:
+            self.state = "starting"
+            backoff.started()
+            # from the event loop's thread, which lives as long as this process: see process.start
+            self._child = process.start(
+                command(self._settings, self._extra), env=environment(self._settings), log=self.log
+            )
+            try:
+                await self._until_up(self._child)
+                await self._on_start()
+                self.state = "serving"
+                await asyncio.to_thread(self._child.wait)
+            except VllmError as error:
+                with self.log.open("a") as stream:
+                    stream.write(f"evoplane: {error}\n")
+            self.state = "failed"
+            await asyncio.to_thread(process.stop, self._child)
+            self.restarts += 1
+            await asyncio.sleep(backoff.next_wait_s())
+
+    async def _until_up(self, child: subprocess.Popen[bytes]) -> None:
+        deadline = asyncio.get_running_loop().time() + _STARTUP_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            if child.poll() is not None:
+                raise VllmError(f"vLLM ended with code {child.returncode} while starting")
+            try:
+                if (await self.client.get("/health", timeout=5)).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(_POLL_S)
+        raise VllmError(f"vLLM was not healthy after {_STARTUP_TIMEOUT_S:.0f} s")
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return f"{answer.status_code}: {answer.json()['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code}: {answer.text[:500]}"
