@@ -28,7 +28,7 @@ from flows import (
 from flows.answering import answer_cases
 from flows.interventions import INTERVENTIONS, Evidence, Proposal
 from flows.reading import served
-from registry import audit, control, decisions, pointers, prefect_runs, tracking, versions
+from registry import approvals, audit, control, decisions, pointers, prefect_runs, tracking, versions
 from registry.manifest import Manifest
 
 from prefect import flow, get_run_logger, task  # isort: skip
@@ -89,6 +89,8 @@ def delivery_under_way(config: Settings, agent: str) -> str | None:
     accepted = [e.detail["version"] for e in entries if e.action == "candidate.accepted"]
     ended = {e.detail["version"] for e in entries if e.action == "delivery.ended"}
     champions = {e.detail.get("champion") for e in entries if e.action == "promote"}
+    asked = [approvals.get(connection, a.id) for a in approvals.list_approvals(connection, agent)]
+    ended |= {a.version for a in asked if a.status in ("rejected", "expired")}
     for version in accepted:
         if version not in ended and version not in champions:
             return f"version {version} is being delivered"

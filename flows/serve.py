@@ -60,7 +60,10 @@ def main(arguments: list[str]) -> int:
 
 
 def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
-    """Evolutions and deliveries. Automations are written once the child's deployments exist too."""
+    """Evolutions and deliveries. Automations are written once the child's deployments exist too.
+
+    Deployments are not paused on shutdown: what is scheduled while the flows are away runs when they are back.
+    """
 
     def set_up() -> None:
         with get_client(sync_client=True) as client:
@@ -77,6 +80,7 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
         evolve.to_deployment("evolve", tags=["evoplane"], description="find and prove an improvement"),
         deliver.to_deployment("deliver", tags=["evoplane"], description="shadow, canary, approval, promotion"),
         limit=config.prefect.concurrent_runs,
+        pause_on_shutdown=False,
         print_starting_message=False,
     )
 
@@ -95,6 +99,7 @@ def serve_quick(config: Settings) -> None:
             description="look at every agent",
         ),
         limit=1,
+        pause_on_shutdown=False,
         print_starting_message=False,
     )
 

@@ -100,7 +100,6 @@ def train(
         "threads": config.worker.threads,
     }
     (work / "job.json").write_text(json.dumps(job))
-    (work / "metrics.jsonl").unlink(missing_ok=True)
     command = [sys.executable, "-m", "services.worker.training.run", "--job", str(work / "job.json")]
     with (work / "training.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -121,8 +120,11 @@ def train(
 
 
 def _follow(process: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[dict[str, Any]], None]) -> None:
-    """Hand over each complete line of the metrics file until the process has ended and all are read."""
-    read = 0
+    """Hand over each step's metrics once, until the process has ended and all are read.
+
+    The file is replaced as a whole after every step; steps repeated after a crash are told once.
+    """
+    told = 0
     ended = False
     while not ended:
         try:
@@ -130,9 +132,8 @@ def _follow(process: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[
             ended = True
         except subprocess.TimeoutExpired:
             pass
-        content = file.read_bytes() if file.exists() else b""
-        complete = content.rfind(b"\n") + 1
-        for line in content[read:complete].splitlines():
-            if line.strip():
-                on_metrics(json.loads(line))
-        read = max(read, complete)
+        for line in file.read_bytes().splitlines() if file.exists() else []:
+            metrics = json.loads(line)
+            if metrics["step"] > told:
+                told = metrics["step"]
+                on_metrics(metrics)

@@ -23,7 +23,8 @@ from evaluators.cases import Case
 MAX_EXAMPLES = 170
 """More demonstrations than this are not needed to learn the format, and every one costs a CPU-second."""
 
-_TEMPLATES = ("chat_template.jinja", "smollm2-tools.jinja")
+_TEMPLATE = "chat_template.jinja"
+"""The template the model is served with; it lies in the model's directory."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +46,7 @@ class Writer:
         self._tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         environment = jinja2.Environment(autoescape=False)  # noqa: S701 - a prompt, not a page
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-        self._template = environment.from_string(_template_text(model_dir))
+        self._template = environment.from_string((model_dir / _TEMPLATE).read_text())
 
     def completion_ids(self, case: Case) -> list[int]:
         """Token ids of the demonstrated answer with its end-of-turn token."""
@@ -96,15 +97,6 @@ def main() -> int:
     report = build(snapshot.read(Path("trajectories")), msgspec.convert(told, Params), Path("training-set"))
     print(f"{report['train']} examples, {report['heldout']} held out, dropped: {report['dropped']}")
     return 0
-
-
-def _template_text(model_dir: Path) -> str:
-    for name in _TEMPLATES:
-        if (model_dir / name).exists():
-            return (model_dir / name).read_text()
-    import services.worker.serving
-
-    return (Path(services.worker.serving.__path__[0]) / _TEMPLATES[-1]).read_text()
 
 
 if __name__ == "__main__":

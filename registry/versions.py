@@ -24,6 +24,7 @@ from registry.manifest import AgentVersion, Manifest
 from registry.tenants import RegistryError
 
 _MAX_TAG_CHARS = 4000
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 ALIASES = ("champion", "previous", "canary", "shadow")
 
 
@@ -134,12 +135,12 @@ def version_url(config: Settings, agent: str, version: str) -> str:
 
 
 def adapter_digest(directory: Path) -> str:
-    """`sha256:` over an adapter's weight and configuration files, names included, in name order."""
-    total = hashlib.sha256()
-    for file in sorted(directory.iterdir()):
-        if file.name in ("adapter_model.safetensors", "adapter_config.json"):
-            total.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return f"sha256:{total.hexdigest()}"
+    """`sha256:` over an adapter's files, each preceded by its name and length; the worker's identity too."""
+    hasher = hashlib.sha256()
+    for name in _ADAPTER_FILES:
+        content = (directory / name).read_bytes()
+        hasher.update(f"{name}\0{len(content)}\0".encode() + content)
+    return f"sha256:{hasher.hexdigest()}"
 
 
 def _ensure_model(config: Settings, agent: str) -> None:
