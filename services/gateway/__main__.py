@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 
 import uvicorn
 
@@ -15,6 +16,8 @@ _GRACE_S = 30
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # uvicorn raises the signal that stopped it again when it is done: a stop that was asked for is no failure
+    signal.signal(signal.SIGTERM, lambda *_: None)
     configuration = settings()
     uvicorn.run(
         create_app(configuration),

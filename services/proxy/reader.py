@@ -211,9 +211,10 @@ class StoreReader:
         with self._lock:
             connection = self._connections.get(tenant)
             if connection is None:
-                if not tables.database(self._root, tenant).exists():
+                connection = tables.open_for_reading(self._root, tenant)
+                if connection is None:
                     return []
-                connection = self._connections[tenant] = tables.open_for_reading(self._root, tenant)
+                self._connections[tenant] = connection
             return connection.execute(sql, values).fetchall()
 
 

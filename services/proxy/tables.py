@@ -12,6 +12,7 @@ _BUSY_TIMEOUT_S = 2.0
 """Only this store's writer writes; a longer wait means trouble, and the spool is there for that."""
 
 _SCHEMA = """
+BEGIN;
 CREATE TABLE IF NOT EXISTS trajectories (
   trajectory_id TEXT PRIMARY KEY, session_id TEXT, agent TEXT NOT NULL, opened_at TEXT NOT NULL,
   last_at TEXT NOT NULL, closed TEXT, next_seq INTEGER NOT NULL, head TEXT NOT NULL);
@@ -27,6 +28,7 @@ CREATE TABLE IF NOT EXISTS pending (
   id TEXT PRIMARY KEY, target_kind TEXT NOT NULL, target TEXT NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS pending_target ON pending (target_kind, target);
 CREATE TABLE IF NOT EXISTS probe (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+COMMIT;
 """
 
 
@@ -51,11 +53,16 @@ def open_for_writing(root: Path, tenant: str) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(root: Path, tenant: str) -> sqlite3.Connection:
-    """A connection that can't write, for any process."""
+def open_for_reading(root: Path, tenant: str) -> sqlite3.Connection | None:
+    """A connection that can't write, for any process; None when the tenant has no log (yet)."""
     path = database(root, tenant)
+    if not path.exists():
+        return None
     connection = sqlite3.connect(
         f"file:{path}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     connection.row_factory = sqlite3.Row
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name='records'").fetchone() is None:
+        connection.close()
+        return None
     return connection

@@ -114,6 +114,12 @@ def prepared(root: Path, upstream_port: int, **gateway: Any) -> tuple[Settings, 
         {"paths": {"var": root}, "worker": {"vllm_port": upstream_port}, "gateway": gateway}
     )
     connection = control.connect(settings.control_db)
+    with control.transaction(connection):
+        secrets = _fill(connection)
+    return settings, connection, secrets
+
+
+def _fill(connection: Any) -> dict[str, str]:
     tenants.create_agent(connection, "support", MODEL)
     secrets = {}
     for tenant, train in (("northwind", "allow"), ("lumen", "pending")):
@@ -124,7 +130,7 @@ def prepared(root: Path, upstream_port: int, **gateway: Any) -> tuple[Settings, 
     for each in (version("1", MODEL), version("2", "support-v2"), version("3", "support-v3")):
         pointers.put_version(connection, each)
     pointers.set_champion(connection, "support", "1", "first", "test")
-    return settings, connection, secrets
+    return secrets
 
 
 @pytest.fixture

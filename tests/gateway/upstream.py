@@ -139,9 +139,7 @@ async def _begin(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _stream_words(
-    request: web.Request, body: dict[str, Any], text: str, delay: float
-) -> web.StreamResponse:
+async def _stream_words(request: web.Request, body: dict[str, Any], text: str, delay: float) -> web.StreamResponse:
     """vLLM's way of streaming: a role chunk with the prompt's ids, then one chunk a token."""
     response = await _begin(request)
     ids, probs = bool(body.get("return_token_ids")), bool(body.get("logprobs"))
@@ -172,7 +170,7 @@ async def _stream_words(
     fingerprint = {"system_fingerprint": "fp"}
     await send([choice({}, 2, "stop")], **({} if usage else fingerprint))
     if usage:
-        count = 2 * len(words) + 1 if probs else len(words) + 1
+        count = 2 * len(words) + 1
         numbers = {"prompt_tokens": len(prompt), "total_tokens": len(prompt) + count, "completion_tokens": count}
         await send([], usage=numbers, **fingerprint)
     await response.write(b"data: [DONE]\n\n")

@@ -1,0 +1,260 @@
+"""`kill -9` and a full disk against the real process: nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from openai import AsyncOpenAI, OpenAIError
+
+from evoplane.settings import Settings
+from services.proxy.store import StoreReader
+from tests.gateway.conftest import MODEL, prepared, user
+from tests.gateway.upstream import ScriptedUpstream, say
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """`python -m services.gateway`, killable."""
+
+    def __init__(self, settings: Settings, port: int, limit: int | None = None) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        environment = {
+            **os.environ,
+            "EVOPLANE_CONFIG": "/nonexistent",
+            "EVOPLANE_PATHS__VAR": str(settings.var),
+            "EVOPLANE_GATEWAY__PORT": str(port),
+            "EVOPLANE_WORKER__VLLM_PORT": str(settings.worker.vllm_port),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "services.gateway"],
+            cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.pid = self._process.pid
+        if limit is not None:
+            self.limit_files(limit)
+
+    def limit_files(self, size: int) -> None:
+        """No file may grow beyond this many bytes: the disk is full for whoever needs more."""
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    async def ready(self) -> None:
+        async with aiohttp.ClientSession() as http, asyncio.timeout(30):
+            while True:
+                try:
+                    async with http.get(f"{self.url}/readyz") as response:
+                        if response.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> int:
+        self._process.terminate()
+        return self._process.wait(20)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Traffic:
+    """Agents with the real SDK, each in a session of its own; remembers what was acknowledged."""
+
+    def __init__(self, url: str, secrets: dict[str, str]) -> None:
+        self.url = url
+        self.secrets = secrets
+        self.events: set[tuple[str, str]] = set()
+        self.signals: set[tuple[str, str]] = set()
+        self.errors = 0
+        self.stop = False
+
+    async def run(self, agents: int = 6) -> None:
+        await asyncio.gather(*(self._agent(number) for number in range(agents)))
+
+    async def _agent(self, number: int) -> None:
+        tenant = ("northwind", "lumen")[number % 2]
+        client = AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.secrets[tenant], max_retries=0, timeout=10)
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {self.secrets[tenant]}"}) as http:
+            turn = 0
+            while not self.stop:
+                turn += 1
+                session = f"agent-{number}-{turn // 4}"
+                try:
+                    await self._turn(client, http, tenant, session, number, turn)
+                except (OpenAIError, aiohttp.ClientError, OSError, ValueError):
+                    self.errors += 1
+                    await asyncio.sleep(0.02)
+        await client.close()
+
+    async def _turn(
+        self, client: AsyncOpenAI, http: aiohttp.ClientSession, tenant: str, session: str, number: int, turn: int
+    ) -> None:
+        streaming = turn % 2 == 0
+        raw = await client.chat.completions.with_raw_response.create(
+            model=MODEL,
+            messages=[user(f"agent {number} turn {turn} " + "x" * 300)],  # type: ignore[list-item]
+            stream=streaming,
+            extra_headers={"x-evoplane-session-id": session},
+        )
+        if streaming:
+            async for _ in raw.parse():
+                pass
+        self.events.add((tenant, raw.headers["x-evoplane-event-id"]))
+        item = {"session_id": session, "name": "helpful", "value": 1}
+        async with http.post(f"{self.url}/v1/feedback", json=item) as response:
+            if response.status == 202:
+                self.signals.update((tenant, id) for id in (await response.json())["ids"])
+
+
+def lost(settings: Settings, traffic: Traffic) -> list[tuple[str, str]]:
+    """What was acknowledged and is not there; every chain must verify."""
+    reader = StoreReader(settings.store_dir)
+    for tenant in reader.tenants():
+        for row in reader.trajectories(tenant):
+            assert reader.verify(tenant, row.trajectory_id) == []
+    return [(tenant, id) for tenant, id in traffic.events | traffic.signals if reader.record(tenant, id) is None]
+
+
+async def test_kill_9_in_the_middle_of_traffic_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    settings, connection, secrets = prepared(tmp_path, upstream.port)
+    connection.close()
+    upstream.default = say("one two three", 0.002)
+    port = free_port()
+    traffic = Traffic(f"http://127.0.0.1:{port}", secrets)
+    running = None
+    for round in range(3):
+        process = Process(settings, port)
+        processes.append(process)
+        await process.ready()
+        running = running or asyncio.create_task(traffic.run())
+        before = len(traffic.events)
+        async with asyncio.timeout(20):
+            while len(traffic.events) < before + 25 + round:
+                await asyncio.sleep(0.01)
+        process.kill()
+    traffic.stop = True
+    assert running is not None
+    await running
+    assert len(traffic.events) >= 75
+    assert len(traffic.signals) >= 50
+    assert traffic.errors  # the kills were felt
+    process = Process(settings, port)
+    processes.append(process)
+    await process.ready()
+    assert lost(settings, traffic) == []
+    assert process.stop() == 0
+
+
+async def test_a_session_goes_on_in_its_trajectory_after_kill_9(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    settings, connection, secrets = prepared(tmp_path, upstream.port)
+    connection.close()
+    port = free_port()
+    headers = {"authorization": f"Bearer {secrets['northwind']}"}
+    messages = [user("hi")]
+    seen = []
+    for _ in range(2):
+        process = Process(settings, port)
+        processes.append(process)
+        await process.ready()
+        body = {"model": MODEL, "messages": messages}
+        async with aiohttp.ClientSession(headers=headers) as http:
+            async with http.post(f"{process.url}/v1/chat/completions", json=body) as response:
+                seen.append(response.headers["x-evoplane-event-id"])
+                messages += [(await response.json())["choices"][0]["message"], user("more")]
+        process.kill()
+    reader = StoreReader(settings.store_dir)
+    (row,) = reader.trajectories("northwind")
+    records = reader.records("northwind", row.trajectory_id)
+    assert [r["kind"] for r in records[1:]] == ["user_message", "llm_call", "user_message", "llm_call"]
+    assert records[-1]["o"]["messages"]["prefix"] == seen[0]
+    assert records[-1]["step"] == 2
+
+
+async def test_a_full_disk_is_refused_clearly_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    settings, connection, secrets = prepared(tmp_path, upstream.port)
+    connection.close()
+    process = Process(settings, free_port())
+    processes.append(process)
+    await process.ready()
+    traffic = Traffic(process.url, secrets)
+    process.limit_files(400_000)
+    running = asyncio.create_task(traffic.run())
+    async with aiohttp.ClientSession() as http, asyncio.timeout(30):
+        while (await (response := await http.get(f"{process.url}/readyz")).json())["event_log"] != "refusing":
+            await asyncio.sleep(0.02)
+        assert response.status == 503
+        body = json.dumps({"model": MODEL, "messages": [user("hi")]})
+        headers = {"authorization": f"Bearer {secrets['northwind']}"}
+        refused = None
+        while refused is None:
+            async with http.post(f"{process.url}/v1/chat/completions", data=body, headers=headers) as answer:
+                if answer.status != 200:
+                    refused = (answer.status, answer.headers["retry-after"], (await answer.json())["error"]["code"])
+        assert refused == (503, "1", "event_log_unavailable")
+        process.limit_files(resource.RLIM_INFINITY)
+        started = time.monotonic()
+        while (await (await http.get(f"{process.url}/readyz")).json())["event_log"] != "ok":
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - started < 10
+    served = len(traffic.events)
+    async with asyncio.timeout(10):
+        while len(traffic.events) < served + 5:
+            await asyncio.sleep(0.02)
+    traffic.stop = True
+    await running
+    assert traffic.errors
+    assert process.stop() == 0
+    assert lost(settings, traffic) == []
+
+
+async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    settings, connection, secrets = prepared(tmp_path, upstream.port)
+    connection.close()
+    upstream.default = say("one two three four", 0.2)
+    process = Process(settings, free_port())
+    processes.append(process)
+    await process.ready()
+    client = AsyncOpenAI(base_url=f"{process.url}/v1", api_key=secrets["northwind"], max_retries=0)
+    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")], stream=True)  # type: ignore[call-overload]
+    stopping = asyncio.create_task(asyncio.to_thread(process.stop))
+    text = "".join([chunk.choices[0].delta.content or "" async for chunk in raw.parse() if chunk.choices])
+    await client.close()
+    assert text == "one two three four"
+    assert await stopping == 0
+    reader = StoreReader(settings.store_dir)
+    assert reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"  # type: ignore[index]

@@ -1,0 +1,236 @@
+"""Which version answers whom, how fast a change arrives, and what a version adds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from registry import pointers
+from registry.manifest import Harness, Manifest, Policy
+from registry.pointers import Route
+from services.router.assignment import assign
+from services.router.overlays import apply_overlays, memory_text
+from tests.gateway.conftest import MODEL, Running, memory, user, version
+from tests.gateway.upstream import reply, say
+
+
+async def serving(running: Running, label: str) -> float:
+    """Seconds until the gateway says that `label` is its champion."""
+    started = time.monotonic()
+    async with asyncio.timeout(2):
+        while (await route(running))["champion"] != label:
+            await asyncio.sleep(0.005)
+    return time.monotonic() - started
+
+
+async def route(running: Running) -> dict:  # type: ignore[type-arg]
+    url = f"{running.url}/v1/agents/support/route"
+    async with running.http.get(url, headers=running.headers("operate")) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def test_a_promotion_and_a_rollback_reach_every_new_request_within_200_ms(running: Running) -> None:
+    session = {"x-evoplane-session-id": "s"}
+    assert (await running.chat([user("hi")], headers=session)).headers["x-evoplane-agent-version"] == "1"
+    running.route(pointers.set_champion, "2", "better", "test")
+    assert await serving(running, "2") < 0.2
+    for _ in range(3):
+        response = await running.chat([user("hi")], headers=session)
+        assert response.headers["x-evoplane-agent-version"] == "2"
+        assert running.upstream.requests[-1]["model"] == "support-v2"
+        assert (await response.json())["model"] == MODEL
+    running.route(pointers.rollback, "previous", "worse", "test")
+    assert await serving(running, "1") < 0.2
+    assert (await running.chat([user("hi")], headers=session)).headers["x-evoplane-agent-version"] == "1"
+    assert (await route(running))["versions"]["1"] == version("1", MODEL).digest
+
+
+async def test_a_request_in_flight_finishes_on_its_version(running: Running) -> None:
+    running.upstream.default = say("a slow answer", 0.15)
+    task = asyncio.create_task(running.chat([user("hi")], stream=True))
+    await asyncio.sleep(0.1)
+    running.route(pointers.set_champion, "2", "better", "test")
+    await serving(running, "2")
+    response = await task
+    assert running.event(response)["y"]["status"] == "ok"
+    assert running.event(response)["m"]["tags"]["agent_version"] == "1"
+
+
+async def test_a_canary_gets_its_share_sessions_stick_and_its_end_is_obeyed_at_once(running: Running) -> None:
+    running.route(pointers.start_canary, "2", 0.5)
+    async with asyncio.timeout(2):
+        while (await route(running))["canary"] is None:
+            await asyncio.sleep(0.01)
+    served = {}
+    for index in range(40):
+        response = await running.chat([user("hi")], headers={"x-evoplane-session-id": f"s{index}"})
+        served[f"s{index}"] = response.headers["x-evoplane-agent-version"]
+        assert running.event(response)["m"]["tags"]["role"] == {"1": "champion", "2": "canary"}[served[f"s{index}"]]
+    assert 8 <= list(served.values()).count("2") <= 32
+    for session, label in served.items():
+        response = await running.chat([user("on")], headers={"x-evoplane-session-id": session})
+        assert response.headers["x-evoplane-agent-version"] == label
+    running.route(pointers.clear_canary, "harm")
+    await asyncio.sleep(0.2)
+    for session in served:
+        response = await running.chat([user("on")], headers={"x-evoplane-session-id": session})
+        assert response.headers["x-evoplane-agent-version"] == "1"
+
+
+def test_the_assignment_depends_on_session_salt_and_weight_only() -> None:
+    def on_canary(weight: float, salt: str = "x", tenants: tuple[str, ...] | None = None) -> set[int]:
+        given = Route(agent="a", champion="1", canary="2", canary_weight=weight, salt=salt, canary_tenants=tenants)
+        return {i for i in range(2000) if assign(given, f"s{i}", "northwind") == "2"}
+
+    assert on_canary(0.0) == set()
+    assert len(on_canary(1.0)) == 2000
+    assert on_canary(0.2) < on_canary(0.5)  # a rising weight takes nobody back
+    assert 330 < len(on_canary(0.2)) < 470
+    assert on_canary(0.2) != on_canary(0.2, "y")
+    assert on_canary(1.0, tenants=("lumen",)) == set()
+
+
+async def test_a_pinned_version_is_served_to_evaluators_and_kept_from_training(running: Running) -> None:
+    response = await running.chat([user("hi")], key="evaluate", headers={"x-evoplane-pin-version": "3"})
+    assert response.headers["x-evoplane-agent-version"] == "3"
+    header, *_, called = running.chain(response)
+    assert header["gov"]["eligibility"]["train"] == "deny"
+    assert called["m"]["tags"] == {"agent": "support", "agent_version": "3", "role": "pinned", "purpose": "evaluate"}
+    missing = await running.chat([user("hi")], key="evaluate", headers={"x-evoplane-pin-version": "99"})
+    assert missing.status == 404
+    assert (await missing.json())["error"]["code"] == "version_not_found"
+
+
+async def test_an_evaluation_with_a_users_session_id_stays_out_of_the_users_trajectory(running: Running) -> None:
+    session = {"x-evoplane-session-id": "s"}
+    live = await running.chat([user("hi")], headers=session)
+    probe = await running.chat([user("hi")], key="evaluate", headers=session)
+    assert running.event(live)["trajectory_id"] != running.event(probe)["trajectory_id"]
+
+
+async def test_a_shadow_decides_in_the_background_in_a_branch_of_its_own(running: Running) -> None:
+    running.route(pointers.start_shadow, "2", 1.0)
+    await asyncio.sleep(0.2)
+    response = await running.chat([user("hi")], stream=True)
+    async with asyncio.timeout(2):
+        while len(rows := running.reader.trajectories("northwind")) < 2:
+            await asyncio.sleep(0.01)
+    mirrored = next(r for r in rows if r.trajectory_id != running.event(response)["trajectory_id"])
+    header, _, called = running.reader.records("northwind", mirrored.trajectory_id)
+    original = running.event(response)
+    assert header["parent"] == {
+        "trajectory_id": original["trajectory_id"], "event_id": original["id"], "rel": "branch",
+    }  # fmt: skip
+    assert header["gov"]["eligibility"]["train"] == "deny"
+    assert called["m"]["tags"]["role"] == "shadow"
+    assert called["m"]["tags"]["agent_version"] == "2"
+    assert running.upstream.requests[-1]["model"] == "support-v2"
+    assert "stream" not in running.upstream.requests[-1]
+    assert running.reader.verify("northwind", mirrored.trajectory_id) == []
+
+
+async def test_a_shadow_that_fails_or_hangs_never_reaches_users(running: Running) -> None:
+    async def broken(upstream, request, body):  # type: ignore[no-untyped-def]
+        if body["model"] == "support-v2":
+            return await reply(500, b"no")(upstream, request, body)
+        return await say("hello")(upstream, request, body)
+
+    running.route(pointers.start_shadow, "2", 1.0)
+    await asyncio.sleep(0.2)
+    running.upstream.default = broken
+    for _ in range(5):
+        assert (await running.chat([user("hi")])).status == 200
+
+
+async def test_memory_of_the_tenant_goes_before_the_model_and_is_recorded_but_the_client_message_stays(
+    running: Running,
+) -> None:
+    items = (
+        memory("northwind", "returns window", "The returns window is 45 days."),
+        memory("lumen", "returns window", "The returns window is 21 days."),
+    )
+    pointers.put_version(running.connection, version("4", MODEL, *items))
+    running.route(pointers.set_champion, "4", "memory", "test")
+    await serving(running, "4")
+    messages = [{"role": "system", "content": "Be short."}, user("How long is the returns window?")]
+    mine = await running.chat(messages)
+    assert running.upstream.requests[-1]["messages"] == [
+        {"role": "system", "content": "Be short.\nNotes:\n- The returns window is 45 days."}, messages[1],
+    ]  # fmt: skip
+    event = running.event(mine)
+    (overlay,) = event["ext"]["overlays"]
+    assert (overlay["surface"], overlay["op"], overlay["target"]) == ("memory", "append", "system")
+    assert overlay["text"] == "\nNotes:\n- The returns window is 45 days."
+    assert overlay["items"] == [items[0].id]
+    assert event["o"]["messages"][0]["parts"][0]["content"] == "Be short."
+    await running.chat(messages, key="lumen")
+    assert "21 days" in running.upstream.requests[-1]["messages"][0]["content"]
+    assert "45 days" not in str(running.upstream.requests[-1])
+    await running.chat([messages[0], user("Where is my parcel?")])
+    assert running.upstream.requests[-1]["messages"][0]["content"] == "Be short."
+
+
+async def test_an_agent_without_a_registered_version_is_served_by_the_base_model(running: Running) -> None:
+    running.connection.execute("DELETE FROM routes")
+    await asyncio.sleep(0.2)
+    response = await running.chat([user("hi")])
+    assert response.status == 200
+    assert response.headers["x-evoplane-agent-version"] == "0"
+    assert running.upstream.requests[-1]["model"] == MODEL
+
+
+# -- overlays are a pure function
+
+
+def manifest(*items, **harness) -> Manifest:  # type: ignore[no-untyped-def]
+    return Manifest(policy=Policy(base=MODEL, served_name=MODEL), memory=items, harness=Harness(**harness))
+
+
+def test_overlays_leave_the_given_request_alone_and_do_nothing_without_a_reason() -> None:
+    request = {"messages": [user("Is there a warranty?")], "temperature": 1}
+    result, overlays = apply_overlays(request, manifest(), "northwind")
+    assert (result, overlays) == (request, [])
+    item = memory("northwind", "warranty", "12 months.")
+    result, _ = apply_overlays(request, manifest(item, params={"temperature": 0}), "northwind")
+    assert request == {"messages": [user("Is there a warranty?")], "temperature": 1}
+    assert result["temperature"] == 0
+    assert result["messages"] == [{"role": "system", "content": "Notes:\n- 12 months."}, user("Is there a warranty?")]
+
+
+def test_the_newest_items_come_first_and_the_size_is_bounded() -> None:
+    items = [memory("t", "warranty", f"{n} months.", f"2026-01-0{n}T00:00:00Z") for n in range(1, 7)]
+    request = {"messages": [user("warranty?")]}
+    _, (overlay,) = apply_overlays(request, manifest(*items), "t", max_items=2)
+    assert overlay["text"] == "\nNotes:\n- 6 months.\n- 5 months."
+    _, (overlay,) = apply_overlays(request, manifest(*items), "t", max_items=9, max_bytes=40)
+    assert len(overlay["text"].encode()) <= 40
+    assert memory_text(items[:1]) == "\nNotes:\n- 1 months."
+
+
+@pytest.mark.parametrize(
+    ("topic", "message", "relevant"),
+    [
+        ("returns window", "How long is the RETURNS window?", True),
+        ("free shipping minimum", "is there a minimum?", False),
+        ("free shipping minimum", "free shipping?", True),
+        ("the of", "the of", False),
+        ("warranty", "", False),
+    ],
+)
+def test_an_item_is_relevant_when_half_its_topic_is_in_the_message(topic: str, message: str, relevant: bool) -> None:
+    request = {"messages": [user(message)]}
+    _, overlays = apply_overlays(request, manifest(memory("t", topic, "x")), "t")
+    assert bool(overlays) is relevant
+
+
+def test_a_developer_message_and_content_arrays_take_the_text_where_they_are() -> None:
+    item = memory("t", "warranty", "x")
+    request = {"messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}]}, user("warranty")]}
+    result, _ = apply_overlays(request, manifest(item), "t")
+    assert result["messages"][0]["content"] == [
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "\nNotes:\n- x"},
+    ]
