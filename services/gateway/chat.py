@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from atdp.ids import new_id
 from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.asgi import Request, Send, respond, respond_error
@@ -55,16 +56,19 @@ async def _prepare(gateway: Gateway, request: Request, key: Key) -> tuple[Exchan
     _check(gateway, key, parsed)
     exchange = Exchange(parsed, raw)
     exchange.retried = (request.header(b"x-stainless-retry-count") or "0") != "0"
+    pinned = _pinned(request, key)
+    # a probe of one version must not go on where another version's answer happened to be the same
+    session_id = _session_id(request) or (new_id("se") if pinned else None)
     session = gateway.sessions.find(
         key,
         gateway.train_policy(key.tenant),
-        _session_id(request),
+        session_id,
         exchange.meanings,
         exchange.body,
         exchange.retried,
     )
     try:
-        served = gateway.router.serve(session, _pinned(request, key))
+        served = gateway.router.serve(session, pinned)
     except UnknownVersion as error:
         raise ApiError(404, f"{error}.", code="version_not_found") from error
     manifest = served.version.manifest
@@ -172,7 +176,7 @@ class _Call:
         self._gateway.metrics.overhead_count += 1
         return [
             (b"x-evoplane-event-id", exchange.event_id.encode()),
-            (b"x-evoplane-session-id", exchange.session.session_id.encode()),
+            (b"x-evoplane-session-id", exchange.session.session_id.encode("latin-1", "replace")),
             (b"x-evoplane-agent-version", exchange.version.version.encode()),
             (b"x-evoplane-overhead-ms", b"%.2f" % (overhead * 1000)),
         ]

@@ -107,9 +107,11 @@ class Gateway:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
         if self.settings.gateway.capture == "durable":
-            await self._confirm(future, exchange, ending)
+            await self._confirm(future, exchange)
+            exchange.stored(ending, self.sessions, self.contexts)
         else:
-            self.spawn(self._confirm_later(future, exchange, ending))
+            exchange.stored(ending, self.sessions, self.contexts)
+            self.spawn(self._confirm_later(future, exchange))
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background; kept until it ends."""
@@ -117,18 +119,18 @@ class Gateway:
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
-    async def _confirm(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
+    @staticmethod
+    async def _confirm(future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
         try:
             await future
         except InvalidDraft as error:
             # the log was taken away under a running gateway: begin the trajectory again next time
             exchange.session.closed = True
             raise StoreUnavailable(str(error)) from error
-        exchange.stored(ending, self.sessions, self.contexts)
 
-    async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
+    async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
         try:
-            await self._confirm(future, exchange, ending)
+            await self._confirm(future, exchange)
         except StoreUnavailable as error:
             _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
 

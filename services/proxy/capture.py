@@ -86,6 +86,7 @@ class Exchange:
         self.role = role
         self.overlays = overlays
         self.upstream = upstream
+        self.header = session.header
         self.trajectory_id = session.trajectory_id
 
     def drafts(self, ending: Ending, contexts: ContextBook) -> list[StoreDraft]:
@@ -95,7 +96,8 @@ class Exchange:
         self.context_id = context.id
         self.inputs = self._inputs()
         self.call = self._call(ending)
-        header = [] if self.session.opened else [self.session.header]
+        opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
+        header = [] if opened else [self.header]
         return [*contexts.unstored(tenant, context, contents), *header, *self.inputs.values(), self.call]
 
     def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:

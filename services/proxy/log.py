@@ -53,15 +53,22 @@ class TenantLog:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """All or nothing within the transaction: one bad draft must not take others with it."""
+        """All or nothing within the transaction: one bad draft must not take others with it.
+
+        What is wrong with the drafts comes out as `InvalidDraft`; what is wrong with the disk as it is.
+        """
         self._connection.execute("SAVEPOINT drafts")
         try:
             yield
-        except InvalidDraft:
+        except Exception as error:
+            if isinstance(error, sqlite3.Error | OSError) and not isinstance(error, sqlite3.IntegrityError):
+                raise
             self._connection.execute("ROLLBACK TO drafts")
             self._connection.execute("RELEASE drafts")
             self._pending = self._count_pending()
-            raise
+            if isinstance(error, InvalidDraft):
+                raise
+            raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
         self._connection.execute("RELEASE drafts")
 
     def place(self, drafts: Iterable[StoreDraft]) -> list[Stored]:

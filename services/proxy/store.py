@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from services.proxy import tables
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
 from services.proxy.log import TenantLog
 from services.proxy.reader import Cursor, StoreReader, TrajectoryRow
@@ -77,6 +78,7 @@ class EventStore:
         self._logs: dict[str, TenantLog] = {}
         self._failing: set[str] = set()
         self._thread: threading.Thread | None = None
+        self._started = threading.Event()
         self._next_try = 0.0
         self.counters = StoreCounters()
 
@@ -93,6 +95,7 @@ class EventStore:
             self.counters.state = "spooling"
         self._thread = threading.Thread(target=self._run, name="event-store", daemon=True)
         self._thread.start()
+        await asyncio.to_thread(self._started.wait)
 
     async def close(self) -> None:
         """Write what is queued, then stop."""
@@ -130,7 +133,7 @@ class EventStore:
         def run() -> None:
             closed: dict[str, list[str]] = {}
             if self.state == "ok":
-                for tenant in tenants:
+                for tenant in (name for name in tenants if tables.database(self._root, name).exists()):
                     try:
                         log = self._log(tenant)
                         with log.transaction():
@@ -145,14 +148,22 @@ class EventStore:
     # -- the writer's thread
 
     def _run(self) -> None:
+        if self.state != "ok":
+            self._recover()
+        self._started.set()
         stopping = False
         while not stopping:
             batch: list[_Waiting] = []
             stopping = self._collect(batch)
             if self.state != "ok" and (stopping or time.monotonic() >= self._next_try):
                 self._recover()
-            if batch:
+            try:
                 self._write(batch)
+            except Exception:
+                # a fault of ours must neither end the writer nor be acknowledged
+                _log.exception("the event store's writer failed on a batch of %d", len(batch))
+                self._drop_logs()
+            _tell(batch)
         for log in self._logs.values():
             log.close()
         self._spool.close()
@@ -185,7 +196,6 @@ class EventStore:
             left = [w for tenant, group in by_tenant.items() if not self._commit(tenant, group) for w in group]
         if left:
             self._keep_apart(left)
-        _tell(batch)
 
     def _commit(self, tenant: str, group: list[_Waiting]) -> bool:
         """One transaction for the group; False when the store did not take it."""
@@ -263,6 +273,7 @@ class EventStore:
                     with log.savepoint():
                         log.place(job.drafts)
                 except InvalidDraft:
+                    # whoever sent it would have been refused; the rest of the spool must not wait for it
                     _log.exception("a spooled job can't be placed and is dropped")
 
     def _log(self, tenant: str) -> TenantLog:
@@ -322,4 +333,4 @@ def _resolve(group: list[_Waiting]) -> None:
         if isinstance(waiting.outcome, list):
             waiting.future.set_result(waiting.outcome)
         else:
-            waiting.future.set_exception(waiting.outcome or StoreUnavailable("the event store stopped"))
+            waiting.future.set_exception(waiting.outcome or StoreUnavailable("the event store's writer failed"))

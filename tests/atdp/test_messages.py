@@ -54,7 +54,8 @@ def test_empty_arguments_stay_an_empty_object() -> None:
 
 
 def test_an_integer_too_big_for_a_json_number_keeps_its_digits() -> None:
-    (part,) = messages.tool_calls(messages.from_openai({"role": "assistant", "tool_calls": [call('{"id": 12345678901234567890}')]}))  # fmt: skip
+    big = call('{"id": 12345678901234567890}')
+    (part,) = messages.tool_calls(messages.from_openai({"role": "assistant", "tool_calls": [big]}))
     assert messages.arguments_text(part) == '{"id": 12345678901234567890}'
     assert "malformed" not in part
 

@@ -18,9 +18,16 @@ EXAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "atdp" / "exa
 
 def body(**more: Any) -> dict[str, Any]:
     return {
-        "atdp": "1.0", "record": "event", "id": "e1", "trajectory_id": "t1", "kind": "llm_call",
-        "time": "2026-01-01T00:00:00.000Z", "ctx": digest({}), "y": {"status": "ok"}, **more,
-    }  # fmt: skip
+        "atdp": "1.0",
+        "record": "event",
+        "id": "e1",
+        "trajectory_id": "t1",
+        "kind": "llm_call",
+        "time": "2026-01-01T00:00:00.000Z",
+        "ctx": digest({}),
+        "y": {"status": "ok"},
+        **more,
+    }
 
 
 def chained(count: int) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def _fill(connection: Any) -> dict[str, str]:
     tenants.create_agent(connection, "support", MODEL)
     secrets = {}
     for tenant, train in (("northwind", "allow"), ("lumen", "pending")):
-        tenants.create_tenant(connection, tenant, train=train)  # type: ignore[arg-type]
+        tenants.create_tenant(connection, tenant, train=train)
         secrets[tenant] = tenants.create_key(connection, tenant, "support")[1]
     secrets["evaluate"] = tenants.create_key(connection, "northwind", "support", "evaluate")[1]
     secrets["operate"] = tenants.create_key(connection, "northwind", "support", "operate")[1]

@@ -38,11 +38,20 @@ async def test_a_plain_answer_reaches_the_client_and_is_in_the_log_before_it_doe
     assert called["tokens"]["completion_token_ids"] == [7, 8, 2]
     assert called["tokens"]["policy_versions"] == [[3, f"{MODEL}/1"]]
     assert called["replay"]["class"] == "deterministic"
-    assert running.reader.contexts("northwind", called["ctx"])["body"]["model"]["name"] == MODEL  # type: ignore[index]
+    assert running.reader.contexts("northwind", called["ctx"])["body"]["model"]["name"] == MODEL
 
 
-@pytest.mark.parametrize("asked", [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}},
-                                   {"logprobs": True, "stream": True}, {"return_token_ids": True}, {"n": 1, "stream": False}])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"stream": True},
+        {"stream": True, "stream_options": {"include_usage": True}},
+        {"logprobs": True, "stream": True},
+        {"return_token_ids": True},
+        {"n": 1, "stream": False},
+    ],
+)
 async def test_the_client_gets_the_bytes_it_would_have_got_without_us(running: Running, asked: dict[str, Any]) -> None:
     request = {"model": MODEL, "messages": [user("hi")], **asked}
     running.upstream.default = say("sunny, 21 °C")
@@ -110,9 +119,14 @@ async def test_the_first_byte_does_not_wait_for_the_store_and_the_last_one_does(
 
 async def test_three_parallel_tool_calls_in_single_chunks_and_their_results_are_joined_by_id(running: Running) -> None:
     calls = [
-        {"index": i, "id": f"c{i}", "type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
+        {
+            "index": i,
+            "id": f"c{i}",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
+        }
         for i, city in enumerate(["Paris", "Rome", "Oslo"])
-    ]  # fmt: skip
+    ]
     running.upstream.scripts.append(stream(*[frame({"tool_calls": [c]}) for c in calls], frame({}, "tool_calls"), DONE))
     first = await running.chat([user("weather?")], stream=True, tools=[TOOL])
     answer = {"role": "assistant", "tool_calls": [{k: v for k, v in c.items() if k != "index"} for c in calls]}
@@ -121,8 +135,9 @@ async def test_three_parallel_tool_calls_in_single_chunks_and_their_results_are_
     records = running.chain(second)
     tool_calls = [record for record in records if record["kind" if "kind" in record else "record"] == "tool_call"]
     assert [(t["a"]["call_id"], t["a"]["arguments"], t["y"]["result"]) for t in tool_calls] == [
-        ("c2", {"city": "Oslo"}, "2 °C"), ("c0", {"city": "Paris"}, "0 °C"),
-    ]  # fmt: skip
+        ("c2", {"city": "Oslo"}, "2 °C"),
+        ("c0", {"city": "Paris"}, "0 °C"),
+    ]
     made = first.headers["x-evoplane-event-id"]
     assert all(t["causes"] == [{"id": made, "rel": "decided_by"}] and t["parent_id"] == made for t in tool_calls)
     last = records[-1]
@@ -145,9 +160,13 @@ async def test_arguments_that_are_two_json_values_are_kept_and_marked(running: R
 
 async def test_every_choice_of_n_is_an_output_of_the_one_event(running: Running) -> None:
     running.upstream.default = stream(
-        frame({"content": "a"}, index=1), frame({"content": "b"}, index=0), frame({"content": "c"}, "stop", 1),
-        frame({}, "stop", 0), frame(None, usage={"prompt_tokens": 1, "completion_tokens": 3}), DONE,
-    )  # fmt: skip
+        frame({"content": "a"}, index=1),
+        frame({"content": "b"}, index=0),
+        frame({"content": "c"}, "stop", 1),
+        frame({}, "stop", 0),
+        frame(None, usage={"prompt_tokens": 1, "completion_tokens": 3}),
+        DONE,
+    )
     response = await running.chat([user("hi")], stream=True, n=2, stream_options={"include_usage": True})
     assert b'"usage"' in await response.read()
     event = running.event(response)
@@ -177,7 +196,7 @@ async def test_a_truncated_stream_is_an_error_for_the_openai_sdk(running: Runnin
     running.upstream.default = stream(frame({"role": "assistant", "content": "par"}))
     client = AsyncOpenAI(base_url=f"{running.url}/v1", api_key=running.secrets["northwind"], max_retries=0)
     with pytest.raises(Exception, match="cut short"):
-        async for _ in await client.chat.completions.create(model=MODEL, messages=[user("hi")], stream=True):  # type: ignore[call-overload]
+        async for _ in await client.chat.completions.create(model=MODEL, messages=[user("hi")], stream=True):
             pass
     await client.close()
 
@@ -197,7 +216,7 @@ async def test_a_client_that_leaves_is_recorded_as_cancelled_and_the_upstream_is
         await response.content.readany()
         response.close()
     else:
-        task = asyncio.ensure_future(post._coro)  # type: ignore[attr-defined]
+        task = asyncio.ensure_future(post._coro)
         await asyncio.sleep(0.2)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -215,10 +234,10 @@ async def test_a_client_that_leaves_is_recorded_as_cancelled_and_the_upstream_is
 
 async def test_a_client_that_hangs_up_on_done_is_no_abort(running: Running) -> None:
     client = AsyncOpenAI(base_url=f"{running.url}/v1", api_key=running.secrets["northwind"], max_retries=0)
-    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")], stream=True)  # type: ignore[call-overload]
+    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")], stream=True)
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in raw.parse() if chunk.choices])
     assert text == "hello"
-    assert running.reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"  # type: ignore[index]
+    assert running.reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"
     await client.close()
 
 
@@ -318,9 +337,9 @@ async def test_the_same_prompt_from_two_tenants_shares_nothing(running: Running)
 async def test_a_retry_is_an_attempt_under_the_same_step(running: Running) -> None:
     running.upstream.scripts.append(reply(500, b'{"error":{"message":"no","type":"InternalServerError"}}'))
     client = AsyncOpenAI(base_url=f"{running.url}/v1", api_key=running.secrets["northwind"], max_retries=2)
-    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")])  # type: ignore[call-overload]
+    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")])
     await client.close()
-    tenant, trajectory = running.reader.find_event(raw.headers["x-evoplane-event-id"])  # type: ignore[misc]
+    tenant, trajectory = running.reader.find_event(raw.headers["x-evoplane-event-id"])
     records = running.reader.records(tenant, trajectory)
     failed, retried = [r for r in records if r.get("kind") == "llm_call"]
     assert [r["kind"] for r in records[1:]] == ["user_message", "llm_call", "llm_call"]

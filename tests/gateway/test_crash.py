@@ -40,8 +40,11 @@ class Process:
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "services.gateway"],
-            cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self.pid = self._process.pid
         if limit is not None:
             self.limit_files(limit)
@@ -119,7 +122,7 @@ class Traffic:
         streaming = turn % 2 == 0
         raw = await client.chat.completions.with_raw_response.create(
             model=MODEL,
-            messages=[user(f"agent {number} turn {turn} " + "x" * 300)],  # type: ignore[list-item]
+            messages=[user(f"agent {number} turn {turn} " + "x" * 300)],
             stream=streaming,
             extra_headers={"x-evoplane-session-id": session},
         )
@@ -188,10 +191,12 @@ async def test_a_session_goes_on_in_its_trajectory_after_kill_9(
         processes.append(process)
         await process.ready()
         body = {"model": MODEL, "messages": messages}
-        async with aiohttp.ClientSession(headers=headers) as http:
-            async with http.post(f"{process.url}/v1/chat/completions", json=body) as response:
-                seen.append(response.headers["x-evoplane-event-id"])
-                messages += [(await response.json())["choices"][0]["message"], user("more")]
+        async with (
+            aiohttp.ClientSession(headers=headers) as http,
+            http.post(f"{process.url}/v1/chat/completions", json=body) as response,
+        ):
+            seen.append(response.headers["x-evoplane-event-id"])
+            messages += [(await response.json())["choices"][0]["message"], user("more")]
         process.kill()
     reader = StoreReader(settings.store_dir)
     (row,) = reader.trajectories("northwind")
@@ -250,11 +255,11 @@ async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     processes.append(process)
     await process.ready()
     client = AsyncOpenAI(base_url=f"{process.url}/v1", api_key=secrets["northwind"], max_retries=0)
-    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")], stream=True)  # type: ignore[call-overload]
+    raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")], stream=True)
     stopping = asyncio.create_task(asyncio.to_thread(process.stop))
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in raw.parse() if chunk.choices])
     await client.close()
     assert text == "one two three four"
     assert await stopping == 0
     reader = StoreReader(settings.store_dir)
-    assert reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"  # type: ignore[index]
+    assert reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"

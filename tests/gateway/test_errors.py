@@ -134,20 +134,26 @@ async def test_an_upstream_that_never_answers_gives_504_and_a_timeout_in_the_log
 async def test_the_openai_sdk_reads_our_errors(running: Running) -> None:
     client = AsyncOpenAI(base_url=running.url, api_key=running.secrets["northwind"], max_retries=0)  # without /v1
     with pytest.raises(APIStatusError, match=r"does not exist.*smollm2-135m"):
-        await client.chat.completions.create(model="gpt-9", messages=[user("hi")])  # type: ignore[list-item]
+        await client.chat.completions.create(model="gpt-9", messages=[user("hi")])
     running.upstream.default = reply(429, b'{"error":{"message":"slow down","type":"rate_limit_error"}}')
     with pytest.raises(RateLimitError, match="slow down"):
-        await client.chat.completions.create(model=MODEL, messages=[user("hi")])  # type: ignore[list-item]
+        await client.chat.completions.create(model=MODEL, messages=[user("hi")])
     assert [model.id async for model in client.models.list()] == [MODEL, "support"]
     await client.close()
 
 
 async def test_probes_are_cheap_and_no_sessions(running: Running) -> None:
     for method, path, status in (
-        ("HEAD", "/", 200), ("GET", "/healthz", 200), ("GET", "/readyz", 200), ("GET", "/metrics", 200),
-        ("GET", "/api/tags", 404), ("GET", "/v1/props", 404), ("GET", "/version", 404),
-        ("GET", "/v1/chat/completions", 405), ("GET", "/v1/models", 401),
-    ):  # fmt: skip
+        ("HEAD", "/", 200),
+        ("GET", "/healthz", 200),
+        ("GET", "/readyz", 200),
+        ("GET", "/metrics", 200),
+        ("GET", "/api/tags", 404),
+        ("GET", "/v1/props", 404),
+        ("GET", "/version", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/v1/models", 401),
+    ):
         async with running.http.request(method, running.url + path) as response:
             assert response.status == status, path
             text = await response.text()

@@ -12,7 +12,7 @@ from tests.gateway.upstream import call
 SESSION = {"x-evoplane-session-id": "s1"}
 
 
-def annotations(running: Running, response: Any) -> list[dict[str, Any]]:
+def signals_on(running: Running, response: Any) -> list[dict[str, Any]]:
     return [record for record in running.chain(response) if record["record"] == "annotation"]
 
 
@@ -23,15 +23,23 @@ async def test_a_signal_binds_by_event_trajectory_or_session(running: Running) -
         [
             {"event_id": event["id"], "name": "helpful", "value": 0.5},
             {"trajectory_id": event["trajectory_id"], "name": "polite", "value": True},
-            {"session_id": "s1", "name": "resolved", "value": 1, "confidence": 0.9, "source": {"kind": "human", "id": "qa"}},
+            {
+                "session_id": "s1",
+                "name": "resolved",
+                "value": 1,
+                "confidence": 0.9,
+                "source": {"kind": "human", "id": "qa"},
+            },
         ]
-    )  # fmt: skip
+    )
     assert answer.status == 202
     assert (await answer.json())["bound"] == [True, True, True]
-    got = annotations(running, response)
+    got = signals_on(running, response)
     assert [(a["name"], a["kind"], a["value"]) for a in got] == [
-        ("helpful", "reward", 0.5), ("polite", "reward", True), ("resolved", "reward", 1),
-    ]  # fmt: skip
+        ("helpful", "reward", 0.5),
+        ("polite", "reward", True),
+        ("resolved", "reward", 1),
+    ]
     assert got[0]["targets"] == [{"trajectory_id": event["trajectory_id"], "event_id": event["id"]}]
     assert got[2]["source"] == {"kind": "human", "id": "qa"}
     assert running.reader.trajectories("northwind")[0].closed == "outcome"
@@ -41,7 +49,7 @@ async def test_a_signal_for_a_session_that_has_not_begun_waits_for_it(running: R
     early = await running.feedback({"session_id": "s1", "name": "resolved", "value": 0, "id": "mine"})
     assert (await early.json())["bound"] == [False]
     response = await running.chat([user("hi")], headers=SESSION)
-    assert [a["id"] for a in annotations(running, response)] == (await early.json())["ids"]
+    assert [a["id"] for a in signals_on(running, response)] == (await early.json())["ids"]
 
 
 async def test_sending_a_signal_again_with_its_id_changes_nothing(running: Running) -> None:
@@ -49,24 +57,32 @@ async def test_sending_a_signal_again_with_its_id_changes_nothing(running: Runni
     item = {"session_id": "s1", "name": "resolved", "value": 1, "id": "once"}
     first, second = await running.feedback(item), await running.feedback(item)
     assert await first.json() == await second.json()
-    assert len(annotations(running, response)) == 1
+    assert len(signals_on(running, response)) == 1
 
 
 async def test_corrections_and_demonstrations_keep_the_users_words_and_the_right_message(running: Running) -> None:
     running.upstream.scripts.append(call(("c1", "track_order", "{}")))
     response = await running.chat([user("cancel A-1")], headers=SESSION)
     demonstration = {
-        "role": "assistant", "content": None,
-        "tool_calls": [{"id": "x", "type": "function", "function": {"name": "cancel_order", "arguments": '{"order_id": "A-1"}'}}],
-    }  # fmt: skip
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "x", "type": "function", "function": {"name": "cancel_order", "arguments": '{"order_id": "A-1"}'}}
+        ],
+    }
     answer = await running.feedback(
         [
             {"session_id": "s1", "name": "user_correction", "explanation": "No, the returns window is 45 days."},
-            {"session_id": "s1", "name": "demonstration", "demonstration": demonstration, "observed_at": "2026-01-01T01:00:00+01:00"},
+            {
+                "session_id": "s1",
+                "name": "demonstration",
+                "demonstration": demonstration,
+                "observed_at": "2026-01-01T01:00:00+01:00",
+            },
         ]
-    )  # fmt: skip
+    )
     assert answer.status == 202
-    correction, shown = annotations(running, response)
+    correction, shown = signals_on(running, response)
     assert (correction["kind"], correction["value"]) == ("critique", -1)
     assert correction["explanation"] == "No, the returns window is 45 days."
     assert (shown["kind"], shown["ext"]["demonstration"]) == ("preference", demonstration)
@@ -78,7 +94,7 @@ async def test_another_tenants_event_cannot_be_judged_or_even_found(running: Run
     for target in ({"event_id": response.headers["x-evoplane-event-id"]}, {"session_id": "s1"}):
         answer = await running.feedback({**target, "name": "resolved", "value": 0}, key="lumen")
         assert (await answer.json())["bound"] == [False]
-    assert annotations(running, response) == []
+    assert signals_on(running, response) == []
 
 
 @pytest.mark.parametrize(

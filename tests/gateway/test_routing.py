@@ -25,7 +25,7 @@ async def serving(running: Running, label: str) -> float:
     return time.monotonic() - started
 
 
-async def route(running: Running) -> dict:  # type: ignore[type-arg]
+async def route(running: Running) -> dict:
     url = f"{running.url}/v1/agents/support/route"
     async with running.http.get(url, headers=running.headers("operate")) as response:
         assert response.status == 200
@@ -104,6 +104,16 @@ async def test_a_pinned_version_is_served_to_evaluators_and_kept_from_training(r
     assert (await missing.json())["error"]["code"] == "version_not_found"
 
 
+async def test_probes_of_several_versions_with_the_same_answers_are_sessions_of_their_own(running: Running) -> None:
+    messages = [user("hi"), {"role": "assistant", "content": "hello"}, user("more")]
+    seen = set()
+    for label in ("1", "2", "3"):
+        for prompt in (messages[:1], messages):
+            response = await running.chat(prompt, key="evaluate", headers={"x-evoplane-pin-version": label})
+            seen.add(running.event(response)["trajectory_id"])
+    assert len(seen) == 6
+
+
 async def test_an_evaluation_with_a_users_session_id_stays_out_of_the_users_trajectory(running: Running) -> None:
     session = {"x-evoplane-session-id": "s"}
     live = await running.chat([user("hi")], headers=session)
@@ -122,8 +132,10 @@ async def test_a_shadow_decides_in_the_background_in_a_branch_of_its_own(running
     header, _, called = running.reader.records("northwind", mirrored.trajectory_id)
     original = running.event(response)
     assert header["parent"] == {
-        "trajectory_id": original["trajectory_id"], "event_id": original["id"], "rel": "branch",
-    }  # fmt: skip
+        "trajectory_id": original["trajectory_id"],
+        "event_id": original["id"],
+        "rel": "branch",
+    }
     assert header["gov"]["eligibility"]["train"] == "deny"
     assert called["m"]["tags"]["role"] == "shadow"
     assert called["m"]["tags"]["agent_version"] == "2"
@@ -133,7 +145,7 @@ async def test_a_shadow_decides_in_the_background_in_a_branch_of_its_own(running
 
 
 async def test_a_shadow_that_fails_or_hangs_never_reaches_users(running: Running) -> None:
-    async def broken(upstream, request, body):  # type: ignore[no-untyped-def]
+    async def broken(upstream, request, body):
         if body["model"] == "support-v2":
             return await reply(500, b"no")(upstream, request, body)
         return await say("hello")(upstream, request, body)
@@ -158,8 +170,9 @@ async def test_memory_of_the_tenant_goes_before_the_model_and_is_recorded_but_th
     messages = [{"role": "system", "content": "Be short."}, user("How long is the returns window?")]
     mine = await running.chat(messages)
     assert running.upstream.requests[-1]["messages"] == [
-        {"role": "system", "content": "Be short.\nNotes:\n- The returns window is 45 days."}, messages[1],
-    ]  # fmt: skip
+        {"role": "system", "content": "Be short.\nNotes:\n- The returns window is 45 days."},
+        messages[1],
+    ]
     event = running.event(mine)
     (overlay,) = event["ext"]["overlays"]
     assert (overlay["surface"], overlay["op"], overlay["target"]) == ("memory", "append", "system")
@@ -185,7 +198,7 @@ async def test_an_agent_without_a_registered_version_is_served_by_the_base_model
 # -- overlays are a pure function
 
 
-def manifest(*items, **harness) -> Manifest:  # type: ignore[no-untyped-def]
+def manifest(*items, **harness) -> Manifest:
     return Manifest(policy=Policy(base=MODEL, served_name=MODEL), memory=items, harness=Harness(**harness))
 
 

@@ -30,7 +30,7 @@ class ScriptedUpstream:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        self.port = site._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def close(self) -> None:
@@ -155,9 +155,13 @@ async def _stream_words(request: web.Request, body: dict[str, Any], text: str, d
         logprobs = {"content": [{"token": "t", "logprob": -0.5, "bytes": [1], "top_logprobs": []}]} if probs else None
         end = {"stop_reason": None} if finish else {}
         return {
-            "index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish, **end,
+            "index": 0,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish,
+            **end,
             "token_ids": [token] if ids else None,
-        }  # fmt: skip
+        }
 
     first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     await send([first], prompt_token_ids=prompt if ids else None, prompt_text=None)

@@ -67,4 +67,4 @@ def signal(id: str, kind: str, target: str, name: str = "helpful") -> Signal:
         time=clock.now(),
         value=1.0,
     )
-    return Signal(target_kind=kind, target=target, agent="support", annotation=annotation)  # type: ignore[arg-type]
+    return Signal(target_kind=kind, target=target, agent="support", annotation=annotation)

@@ -58,8 +58,10 @@ def test_three_whole_tool_calls_in_single_chunks_stay_three() -> None:
     completion = assemble(*(chunk({"tool_calls": [call]}) for call in calls), chunk({}, "tool_calls")).completion
     got = completion.choices[0].message["tool_calls"]
     assert [(c["id"], c["function"]["arguments"]) for c in got] == [
-        ("c0", '{"city": "Paris"}'), ("c1", '{"city": "Rome"}'), ("c2", '{"city": "Oslo"}'),
-    ]  # fmt: skip
+        ("c0", '{"city": "Paris"}'),
+        ("c1", '{"city": "Rome"}'),
+        ("c2", '{"city": "Oslo"}'),
+    ]
 
 
 def test_whole_tool_calls_that_all_say_index_0_are_not_glued_together() -> None:
@@ -80,8 +82,9 @@ def test_pieces_of_arguments_are_joined_as_they_come() -> None:
         chunk({}, "tool_calls"),
     ).completion
     assert [c["function"] for c in completion.choices[0].message["tool_calls"]] == [
-        {"name": "f", "arguments": '{"a":1}'}, {"name": "g", "arguments": '{"x":2}'},
-    ]  # fmt: skip
+        {"name": "f", "arguments": '{"a":1}'},
+        {"name": "g", "arguments": '{"x":2}'},
+    ]
 
 
 def test_choices_that_interleave_are_kept_apart_with_their_own_tool_calls() -> None:

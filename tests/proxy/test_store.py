@@ -31,7 +31,7 @@ async def test_what_was_appended_can_be_read_by_another_reader_and_verifies(log:
     assert [record["seq"] for record in reader.records("a", "t1")] == [0, 1, 2]
     assert reader.verify("a", "t1") == []
     assert reader.find_event("e2") == ("a", "t1")
-    assert reader.contexts("a", CONTEXT.id)["body"] == {"harness": {"name": "support"}}  # type: ignore[index]
+    assert reader.contexts("a", CONTEXT.id)["body"] == {"harness": {"name": "support"}}
 
 
 async def test_concurrent_appends_share_commits_and_leave_no_gap(log: EventStore, tmp_path: Path) -> None:
@@ -163,6 +163,21 @@ async def test_verify_finds_what_was_changed_behind_the_stores_back(tmp_path: Pa
 async def test_an_integer_that_json_cannot_hold_does_not_lose_the_event(log: EventStore, tmp_path: Path) -> None:
     await log.append("a", [CONTEXT, header(), event("e1", ext={"seed": 2**60})])
     assert StoreReader(tmp_path).records("a", "t1")[1]["ext"] == {"seed": str(2**60)}
+
+
+async def test_a_draft_that_has_no_json_is_refused_alone_and_the_writer_goes_on(
+    log: EventStore, tmp_path: Path
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    bad, good = await asyncio.gather(
+        log.append("a", [event("bad", ext={"x": object()})]),
+        log.append("a", [event("good")]),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, InvalidDraft)
+    assert not isinstance(good, BaseException)
+    assert [r.get("id") for r in StoreReader(tmp_path).records("a", "t1")] == [None, "good"]
+    assert log.state == "ok"
 
 
 async def test_idle_trajectories_close_and_later_records_still_land(log: EventStore, tmp_path: Path) -> None:
@@ -302,9 +317,9 @@ def test_a_spool_line_is_all_or_nothing(tmp_path: Path) -> None:
     for cut in (len(whole) - 1, len(whole) - 30, len(whole) // 2 + 5):
         path.write_bytes(whole[:cut])
         again = spool.Spool(path)
-        assert [job.drafts[0].id for job in again.jobs()] in (["e1"], [])  # type: ignore[union-attr]
+        assert [job.drafts[0].id for job in again.jobs()] in (["e1"], [])
         again.append([spool.Job("a", [event("e3")])])
-        assert [job.drafts[0].id for job in again.jobs()][-1] == "e3"  # type: ignore[union-attr]
+        assert [job.drafts[0].id for job in again.jobs()][-1] == "e3"
         again.close()
 
 
