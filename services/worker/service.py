@@ -5,7 +5,7 @@ Listens on localhost only; agents never talk to it, the control plane does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -45,14 +45,14 @@ class PolicyBody(BaseModel):
     probe: ProbeBody | None = None
 
 
-def create_app(settings: Settings, vllm_arguments: Sequence[str] = ()) -> FastAPI:
-    """The service and the vLLM server it owns. `vllm_arguments` are added to vLLM's command line."""
+def create_app(settings: Settings) -> FastAPI:
+    """The service and the vLLM server it owns."""
     policies = Policies(settings.var / "worker" / "policies.json", settings.worker.probe_tolerance)
 
     async def restore() -> None:
         await policies.restore(server)
 
-    server = VllmServer(settings, restore, vllm_arguments)
+    server = VllmServer(settings, restore)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -96,7 +96,9 @@ def _convert(gguf: Path, into: Path) -> str:
     import torch
     from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(into, gguf_file=gguf.name)
     model = AutoModelForCausalLM.from_pretrained(into, gguf_file=gguf.name, dtype=torch.float32)
     for holder, name in ((model.config, "quantization_config"), (model, "hf_quantizer"), (model, "is_quantized")):

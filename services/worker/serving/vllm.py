@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class VllmError(Exception):
         self.status = status
 
 
-def command(settings: Settings, extra: Sequence[str] = ()) -> list[str]:
+def command(settings: Settings) -> list[str]:
     """The command line of the server."""
     worker = settings.worker
     return [
@@ -58,7 +58,6 @@ def command(settings: Settings, extra: Sequence[str] = ()) -> list[str]:
         "--logprobs-mode=processed_logprobs",
         "--distributed-executor-backend=uni",
         "--enable-scale-out",
-        *extra,
     ]
 
 
@@ -79,10 +78,9 @@ def environment(settings: Settings) -> dict[str, str]:
 class VllmServer:
     """Owns the child. `on_start` runs each time the server has come up, before it counts as serving."""
 
-    def __init__(self, settings: Settings, on_start: Callable[[], Awaitable[None]], extra: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, on_start: Callable[[], Awaitable[None]]) -> None:
         self._settings = settings
         self._on_start = on_start
-        self._extra = extra
         self._child: subprocess.Popen[bytes] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self.client = httpx.AsyncClient(base_url=settings.vllm_url, timeout=60)
@@ -148,9 +146,7 @@ class VllmServer:
             self.state = "starting"
             backoff.started()
             # from the event loop's thread, which lives as long as this process: see process.start
-            self._child = process.start(
-                command(self._settings, self._extra), env=environment(self._settings), log=self.log
-            )
+            self._child = process.start(command(self._settings), env=environment(self._settings), log=self.log)
             try:
                 await self._until_up(self._child)
                 await self._on_start()

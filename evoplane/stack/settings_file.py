@@ -1,0 +1,43 @@
+"""`evoplane.toml` as it is shipped: every setting with its default and what it means.
+
+Rendered from `evoplane.settings`, so the two can't disagree; a test fails when the file is stale.
+`python -m evoplane.stack.settings_file > evoplane.toml` renders it again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from evoplane.settings import Settings
+
+_HEAD = """\
+# Evoplane's configuration: every setting with its default. Delete what you don't change.
+# An environment variable EVOPLANE_<SECTION>__<KEY> overrides the file, e.g. EVOPLANE_GATEWAY__PORT=9000.
+"""
+
+
+def render() -> str:
+    """The whole file."""
+    sections = [_section(name, section) for name, section in Settings()]
+    return "\n".join([_HEAD, *sections])
+
+
+def _section(name: str, section: BaseModel) -> str:
+    lines = [f"[{name}]"]
+    for key, field in type(section).model_fields.items():
+        line = f"{key} = {_toml(getattr(section, key))}"
+        lines.append(f"{line}  # {field.description}" if field.description else line)
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Strings, numbers, booleans and lists of them are written alike in TOML and JSON; None has no form."""
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+if __name__ == "__main__":
+    print(render(), end="")

@@ -1,0 +1,252 @@
+"""The worker service on a real vLLM: what it serves is what was trained, and it stays so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from services.worker.training.examples import Example
+from services.worker.training.job import read_job
+from services.worker.training.run import run
+from tests.worker.conftest import write_job
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+PORT, VLLM_PORT = 8551, 8552
+BASE = "smollm2-135m"
+ROOT = Path(__file__).parents[2]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "track",
+        "description": "Find an order.",
+        "parameters": {"type": "object", "properties": {"order": {"type": "string"}}},
+    },
+}
+
+
+class Worker:
+    """`python -m services.worker` over a tiny random model, with its own var directory."""
+
+    def __init__(self, var: Path) -> None:
+        self.var = var
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{PORT}", timeout=60)
+        self.vllm = httpx.Client(base_url=f"http://127.0.0.1:{VLLM_PORT}", timeout=60)
+        environment = os.environ | {
+            "EVOPLANE_PATHS__VAR": str(var),
+            "EVOPLANE_PATHS__MODELS": str(var / "models"),
+            "EVOPLANE_WORKER__PORT": str(PORT),
+            "EVOPLANE_WORKER__VLLM_PORT": str(VLLM_PORT),
+            "EVOPLANE_WORKER__THREADS": "1",
+            "EVOPLANE_WORKER__MAX_MODEL_LEN": "512",
+            "EVOPLANE_WORKER__MAX_NUM_SEQS": "8",
+        }
+        with (var / "worker.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "services.worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+
+    def wait_until_up(self) -> dict[str, Any]:
+        deadline = time.monotonic() + 600
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, (self.var / "worker.log").read_text()[-3000:]
+            try:
+                answer = self.http.get("/healthz")
+            except httpx.HTTPError:
+                answer = None
+            if answer is not None and answer.status_code == 200:
+                return answer.json()
+            time.sleep(0.5)
+        raise AssertionError((self.var / "logs" / "vllm.log").read_text()[-3000:])
+
+    def chat(self, model: str) -> httpx.Response:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Where is A1?"}],
+            "tools": [TOOL],
+            "max_tokens": 5,
+            "temperature": 0,
+        }
+        return self.vllm.post("/v1/chat/completions", json=body)
+
+    def served(self) -> list[str]:
+        return [policy["name"] for policy in self.http.get("/v1/policies").json()["policies"]]
+
+
+@pytest.fixture(scope="module")
+def served_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A var directory whose model is tiny and random, with a byte-level tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    var = tmp_path_factory.mktemp("var")
+    directory = var / "models" / BASE
+    letters = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    letters += ["<tool_call>", "</tool_call>"]
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(letters[:3])
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>"
+    ).save_pretrained(directory)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(letters),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return var
+
+
+@pytest.fixture(scope="module")
+def policies(served_model: Path) -> dict[str, dict[str, Any]]:
+    """Two adapters by our own trainer, with their probes."""
+    examples = [
+        Example(prompt_token_ids=[1, 70, 71, 72 + i], completion_token_ids=[90 + i % 3] * 4 + [2]) for i in range(12)
+    ]
+    base = served_model / "models" / BASE
+    return {
+        name: run(read_job(write_job(served_model / name, base, examples, seed=seed, learning_rate=0.02)))
+        for name, seed in (("one", 1), ("two", 2))
+    }
+
+
+@pytest.fixture(scope="module")
+def worker(served_model: Path, policies: dict[str, dict[str, Any]]) -> Iterator[Worker]:
+    running = Worker(served_model)
+    try:
+        running.wait_until_up()
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(60)
+
+
+@pytest.fixture
+def body(policies: dict[str, dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def build(name: str, probe_of: str | None = None, **changes: Any) -> dict[str, Any]:
+        trained = policies[name]
+        return {
+            "name": f"support-{name}",
+            "path": trained["adapter"],
+            "digest": trained["digest"],
+            "probe": policies[probe_of or name]["probe"],
+        } | changes
+
+    return build
+
+
+def test_the_base_model_answers_chat_requests_that_carry_tools(worker: Worker) -> None:
+    answer = worker.chat(BASE)
+
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] > 0
+
+
+def test_a_trained_policy_is_served_after_its_probe_agrees(worker: Worker, body: Callable[..., dict[str, Any]]) -> None:
+    answer = worker.http.post("/v1/policies", json=body("one"))
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["probe_difference"] < 1e-3
+    assert worker.served() == ["support-one"]
+    assert worker.chat("support-one").json()["model"] == "support-one"
+
+
+def test_adding_what_is_served_changes_nothing(worker: Worker, body: Callable[..., dict[str, Any]]) -> None:
+    assert worker.http.post("/v1/policies", json=body("one")).status_code == 200
+    assert worker.served() == ["support-one"]
+
+
+def test_a_policy_that_disagrees_with_its_probe_is_refused_with_the_numbers_and_unloaded(
+    worker: Worker, body: Callable[..., dict[str, Any]]
+) -> None:
+    answer = worker.http.post("/v1/policies", json=body("two", probe_of="one"))
+
+    assert answer.status_code == 409
+    assert answer.json()["error"]["max_difference"] > 1e-3
+    assert worker.served() == ["support-one"]
+    assert worker.chat("support-two").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({"path": "/nowhere"}, 404, "is not an adapter"),
+        ({"digest": "sha256:" + "0" * 64}, 409, "has digest"),
+        ({"name": BASE}, 409, "base model"),
+        ({"name": "a/b"}, 422, "name"),
+        ({"probe": {"prompt_token_ids": [1], "completion_token_ids": [2], "logprobs": []}}, 422, "same length"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_says_why(
+    worker: Worker,
+    body: Callable[..., dict[str, Any]],
+    changes: dict[str, Any],
+    status: int,
+    said: str,
+) -> None:
+    answer = worker.http.post("/v1/policies", json=body("two") | changes)
+
+    assert answer.status_code == status
+    assert said in answer.text
+
+
+def test_other_weights_cannot_take_a_served_name(worker: Worker, body: Callable[..., dict[str, Any]]) -> None:
+    answer = worker.http.post("/v1/policies", json=body("two", name="support-one"))
+
+    assert answer.status_code == 409
+    assert "already serves" in answer.text
+
+
+def test_policies_come_back_when_vllm_dies(worker: Worker) -> None:
+    before = worker.http.get("/healthz").json()["vllm"]
+    os.kill(before["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while worker.http.get("/healthz").status_code == 200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert worker.http.get("/healthz").status_code == 503
+
+    after = worker.wait_until_up()["vllm"]
+
+    assert after["restarts"] == before["restarts"] + 1
+    assert worker.served() == ["support-one"]
+    assert worker.chat("support-one").status_code == 200
+
+
+def test_a_deleted_policy_is_no_longer_served(worker: Worker) -> None:
+    assert worker.http.delete("/v1/policies/support-one").status_code == 200
+    assert worker.served() == []
+    assert worker.chat("support-one").status_code == 404
+    assert worker.http.delete("/v1/policies/support-one").status_code == 404
+
+
+def test_no_vllm_process_outlives_a_killed_worker(worker: Worker) -> None:
+    family = psutil.Process(worker.process.pid).children(recursive=True)
+    assert family
+    worker.process.kill()
+
+    _, alive = psutil.wait_procs(family, timeout=30)
+
+    assert alive == []
