@@ -7,7 +7,7 @@ flow and refuses the run.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from flows import environment  # noqa: F401  (before prefect)
@@ -104,7 +104,7 @@ def _crash_silent_runs() -> Automation:
 
 def _renew(name: str, automation: Automation) -> None:
     try:
-        old = Automation.read(name=name)
+        old = cast(Automation, Automation.read(name=name))
     except ValueError:
         automation.create()
         return

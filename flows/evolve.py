@@ -68,7 +68,7 @@ def _evolve(config: Settings, agent: str, reason: str) -> Any:
     evaluated += [Evaluated(p.name, p.surface, p.cost, None, why) for p, why in skipped]
     decision = decide(evaluated, max_regression=config.evolve.max_regression)
     decision_id = new_id("dec")
-    record = _record(agent, reason, champion.version, taken, gate, found, [*proposals, *(p for p, _ in skipped)],
+    record = _record(agent, reason, champion.version, taken, gate, found, proposals, skipped,
                      evaluated, made, decision)  # fmt: skip
     decisions.put(connection, decision_id, agent, record)
     create_markdown_artifact(key=f"decision-{agent}", markdown=reports.decision_page(decision_id, record))
@@ -291,12 +291,13 @@ def _record(
     gate: quality.QualityResult,
     found: Evidence,
     proposals: list[Proposal],
+    skipped: list[tuple[Proposal, str]],
     evaluated: list[Evaluated],
     made: dict[str, dict[str, Any]],
     decision: Decision,
 ) -> dict[str, Any]:
     """The decision record: everything needed to see why, including every loser."""
-    by_name = {p.name: p for p in proposals}
+    by_name = {p.name: p for p in [*proposals, *(p for p, _ in skipped)]}
     return {
         "agent": agent,
         "reason": reason,
@@ -307,7 +308,7 @@ def _record(
         "diagnosis": msgspec.to_builtins(found.diagnosis),
         "chosen": decision.chosen,
         "ranking": msgspec.to_builtins(decision.ranking),
-        "rejected": [by_name[e.name].fingerprint for e in evaluated if e.name != decision.chosen],
+        "rejected": [p.fingerprint for p in proposals if p.name != decision.chosen],
         "candidates": {
             e.name: {
                 "surface": e.surface,

@@ -17,6 +17,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 
@@ -28,10 +29,11 @@ from flows.monitor import monitor, monitor_all
 from flows.rollback import rollback
 from registry import approvals, audit, control, pointers, prefect_runs, versions
 
-from prefect import get_client, serve  # isort: skip
+from prefect import Flow, get_client, serve  # isort: skip
 from prefect.client.orchestration import SyncPrefectClient  # isort: skip
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType  # isort: skip
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy, StateType  # isort: skip
+from prefect.deployments.runner import RunnerDeployment  # isort: skip
 from prefect.exceptions import ObjectNotFound  # isort: skip
 from prefect.states import Crashed  # isort: skip
 
@@ -66,19 +68,23 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
     """
 
     def set_up() -> None:
-        with get_client(sync_client=True) as client:
-            for name in ("monitor/on-request", "rollback/rollback", "evolve/evolve", "deliver/deliver"):
-                _wait_for_deployment(client, name, child)
-            _log.info("automations: %s", ", ".join(automations.install(client)))
-        take_up_deliveries(config)
-        ready_file(config).write_text(str(os.getpid()))
+        try:
+            with get_client(sync_client=True) as client:
+                for name in ("monitor/on-request", "rollback/rollback", "evolve/evolve", "deliver/deliver"):
+                    _wait_for_deployment(client, name, child)
+                _log.info("automations: %s", ", ".join(automations.install(client)))
+            take_up_deliveries(config)
+            ready_file(config).write_text(str(os.getpid()))
+        except Exception:
+            _log.exception("the flows cannot be started by events: stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
 
     ready_file(config).unlink(missing_ok=True)
     crash_orphans()
     threading.Thread(target=set_up, name="automations", daemon=True).start()
     serve(
-        evolve.to_deployment("evolve", tags=["evoplane"], description="find and prove an improvement"),
-        deliver.to_deployment("deliver", tags=["evoplane"], description="shadow, canary, approval, promotion"),
+        _deployment(evolve, "evolve", description="find and prove an improvement"),
+        _deployment(deliver, "deliver", description="shadow, canary, approval, promotion"),
         limit=config.prefect.concurrent_runs,
         pause_on_shutdown=False,
         print_starting_message=False,
@@ -89,19 +95,23 @@ def serve_quick(config: Settings) -> None:
     """Looks (on request and on schedule) and rollbacks. A scheduled look that finds another one running is dropped."""
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
     serve(
-        monitor.to_deployment("on-request", tags=["evoplane"], description="look at an agent now"),
-        rollback.to_deployment("rollback", tags=["evoplane"], description="the previous version serves again"),
-        monitor_all.to_deployment(
+        _deployment(monitor, "on-request", description="look at an agent now"),
+        _deployment(rollback, "rollback", description="the previous version serves again"),
+        _deployment(
+            monitor_all,
             "scheduled",
             interval=timedelta(seconds=config.monitor.interval_s),
             concurrency_limit=one,
-            tags=["evoplane"],
             description="look at every agent",
         ),
         limit=1,
         pause_on_shutdown=False,
         print_starting_message=False,
     )
+
+
+def _deployment(served: Flow[..., Any], name: str, **options: Any) -> RunnerDeployment:
+    return cast(RunnerDeployment, served.to_deployment(name, tags=["evoplane"], **options))
 
 
 def ready_file(config: Settings) -> Path:
@@ -175,15 +185,13 @@ def _wait_for_deployment(client: SyncPrefectClient, name: str, child: subprocess
     deadline = time.monotonic() + _SERVER_WAIT_S
     while time.monotonic() < deadline:
         if child.poll() is not None:
-            _log.error("the process for looks and rollbacks ended with status %s", child.returncode)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
+            raise RuntimeError(f"the process for looks and rollbacks ended with status {child.returncode}")
         try:
             client.read_deployment_by_name(name)
             return
         except ObjectNotFound:
             time.sleep(0.5)
-    raise SystemExit(f"deployment {name} did not appear")
+    raise RuntimeError(f"deployment {name} did not appear within {_SERVER_WAIT_S:.0f} s")
 
 
 def _die_with_parent() -> None:
