@@ -23,7 +23,8 @@ from services.gateway.errors import ApiError
 from services.gateway.relay import StreamRelay
 from services.gateway.upstream import passed_on
 from services.proxy.assemble import from_body
-from services.proxy.capture import Ending, Exchange
+from services.proxy.capture import Exchange
+from services.proxy.ending import Ending
 from services.proxy.sessions import MAX_ID_LENGTH
 from services.proxy.store import StoreUnavailable
 from services.proxy.tokens import TokenCapture

@@ -17,9 +17,10 @@ from services.gateway.errors import forbidden, not_recording, unauthorized
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.upstream import Upstream
-from services.proxy.capture import Ending, Exchange
+from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import InvalidDraft, Stored
+from services.proxy.ending import Ending
 from services.proxy.restore import restore
 from services.proxy.sessions import Sessions
 from services.proxy.store import EventStore, StoreReader, StoreUnavailable

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from services.proxy.assemble import from_body
-from services.proxy.capture import Ending, Exchange
+from services.proxy.capture import Exchange
+from services.proxy.ending import Ending
 from services.proxy.tokens import TokenCapture
 from services.router.overlays import apply_overlays
 

@@ -18,7 +18,8 @@ from services.gateway.asgi import Request, Send
 from services.gateway.errors import ApiError
 from services.gateway.upstream import passed_on
 from services.proxy.assemble import StreamAssembler
-from services.proxy.capture import Ending, Exchange
+from services.proxy.capture import Exchange
+from services.proxy.ending import Ending
 from services.proxy.sse import DONE, EventSplitter, ServerSentEvent
 from services.proxy.store import StoreUnavailable
 from services.proxy.tokens import TokenCapture

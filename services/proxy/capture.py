@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import UNSET, UnsetType, convert, structs
+from msgspec import UNSET, convert, structs
 
 from atdp import clock, messages
 from atdp.ids import derived_id, new_id
@@ -21,7 +20,6 @@ from atdp.records import (
     Action,
     Actor,
     Cause,
-    Error,
     EventDraft,
     Message,
     MessagePrefix,
@@ -29,14 +27,13 @@ from atdp.records import (
     Observation,
     Outcome,
     Replay,
-    Status,
     Tokens,
-    Usage,
 )
 from registry.manifest import AgentVersion
-from services.proxy.assemble import Choice, Completion
+from services.proxy.assemble import Completion
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import StoreDraft
+from services.proxy.ending import Ending, claim, outcome, usage
 from services.proxy.sessions import (
     Attempt,
     PendingCall,
@@ -49,18 +46,6 @@ from services.proxy.sessions import (
 )
 
 _NOT_PARAMS = frozenset({"messages", "tools", "model", "stream", "stream_options"})
-
-
-@dataclass
-class Ending:
-    """How the exchange went."""
-
-    status: Status
-    completion: Completion = field(default_factory=Completion)
-    error_type: str | None = None
-    error_message: str | None = None
-    ttft_ms: float | None = None
-    ext: dict[str, Any] = field(default_factory=dict)
 
 
 class Exchange:
@@ -223,10 +208,10 @@ class Exchange:
                 ],
                 params=params,
             ),
-            y=_outcome(ending, choices, retry.retries + 1 if retry else 0),
+            y=outcome(ending, choices, retry.retries + 1 if retry else 0),
             m=self._metadata(ending),
             tokens=self._tokens(completion) or UNSET,
-            replay=_claim(params),
+            replay=claim(params),
             ext=self._ext(ending),
         )
 
@@ -327,7 +312,7 @@ class Exchange:
 
     def _metadata(self, ending: Ending) -> Metadata:
         return Metadata(
-            usage=_usage(ending.completion.usage),
+            usage=usage(ending.completion.usage),
             ttft_ms=UNSET if ending.ttft_ms is None else round(ending.ttft_ms, 3),
             tags=self._tags(),
         )
@@ -349,43 +334,3 @@ class Exchange:
             **fields,
         )
         return draft if isinstance(draft.m, Metadata) else structs.replace(draft, m=Metadata(tags=self._tags()))
-
-
-def _outcome(ending: Ending, choices: list[Choice], retries: int) -> Outcome:
-    reason = choices[0].finish_reason if choices else None
-    error: Error | UnsetType = UNSET
-    if ending.error_type is not None:
-        error = Error(type=ending.error_type, message=ending.error_message or "")
-    return Outcome(
-        status=ending.status, finish_reason=UNSET if reason is None else reason, error=error, retries=retries
-    )
-
-
-def _usage(usage: dict[str, Any] | None) -> Usage | UnsetType:
-    if usage is None:
-        return UNSET
-    prompt = usage.get("prompt_tokens_details") or {}
-    completion = usage.get("completion_tokens_details") or {}
-    return Usage(
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        cache_read_input_tokens=_count(prompt.get("cached_tokens")),
-        reasoning_output_tokens=_count(completion.get("reasoning_tokens")),
-    )
-
-
-def _count(value: Any) -> int | UnsetType:
-    return value if isinstance(value, int) else UNSET
-
-
-def _claim(params: dict[str, Any]) -> Replay:
-    """Greedy and seeded decoding repeat; anything else is one sample of many."""
-    seed = params.get("seed")
-    repeats = params.get("temperature") == 0 or isinstance(seed, int)
-    return Replay(
-        class_="deterministic" if repeats else "approximate",
-        boundary="inside",
-        effect="none",
-        seed=seed if isinstance(seed, int) else UNSET,
-        stub=True,
-    )
