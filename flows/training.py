@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -53,13 +54,14 @@ def make_training_set(config: Settings, agent: str) -> TrainingSet:
         "limit": MAX_EXAMPLES,
     }
     (folder / "params.yaml").write_text(yaml.safe_dump({"training_set": params}))
-    with snapshot.writer_lock(root):
+    # DVC's stage cache takes the working directory for a part of the repository
+    with snapshot.writer_lock(root), contextlib.chdir(folder):
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
 
         try:
             with Repo(str(root)) as repo:
-                repo.reproduce(str(folder / "dvc.yaml") + ":training-set")
+                repo.reproduce("dvc.yaml:training-set")
         except DvcException as error:
             raise TrainingFailed(f"the training set could not be made: {error}") from error
     output = folder / "training-set"

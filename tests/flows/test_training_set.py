@@ -1,0 +1,95 @@
+"""From a snapshot's records to a training set, by real `dvc repro`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoplane.settings import Settings
+from flows import snapshot, training
+from registry import versions
+from services.worker.policies import policy_digest
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}{{ m.tool_calls[0].function.name }} "
+    "{{ m.tool_calls[0].function.arguments }}{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def trajectory(n: int, text: str, order: str, train: str = "allow") -> list[dict[str, Any]]:
+    """A failed session with a demonstration, as the store gives it."""
+    call = {"function": {"name": "cancel_order", "arguments": json.dumps({"order_id": order})}}
+    told = {"record": "annotation", "time": "2026-01-01T00:00:01Z", "targets": [{"trajectory_id": f"tr_{n}"}]}
+    said = {"role": "user", "parts": [{"type": "text", "content": text.format(order)}]}
+    return [
+        {"record": "trajectory", "session_id": f"se_{n}", "gov": {"eligibility": {"train": train}}},
+        {
+            "record": "event", "kind": "llm_call", "id": f"ev_{n}", "trajectory_id": f"tr_{n}",
+            "time": f"2026-01-01T00:00:{n % 60:02d}Z", "ctx": "c", "y": {"status": "ok"}, "o": {"messages": [said]},
+            "a": {"messages": [{"role": "assistant", "parts": [{"type": "text", "content": "Sure!"}]}]},
+            "m": {"tags": {"agent": "support", "agent_version": "1"}}, "tokens": {"prompt_token_ids": [n, 1, 2]},
+        },
+        {**told, "id": f"an_{n}r", "kind": "reward", "name": "resolved", "value": 0},
+        {**told, "id": f"an_{n}d", "kind": "preference", "name": "demonstration",
+         "ext": {"demonstration": {"role": "assistant", "content": None, "tool_calls": [call]}}},
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Settings:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    config = Settings.model_validate({"paths": {"var": str(tmp_path / "var"), "models": str(tmp_path / "models")}})
+    config.model_dir.mkdir(parents=True)
+    letters = {chr(c): c for c in range(256)}
+    tokenizer = Tokenizer(models.WordLevel(letters, unk_token="\0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(config.model_dir / "tokenizer.json"))
+    (config.model_dir / "chat_template.jinja").write_text(TEMPLATE)
+    folder = snapshot.prepare(config) / "support" / "trajectories"
+    folder.mkdir(parents=True)
+    texts = [
+        "Please stop order {} now.",
+        "I do not want {}.",
+        "Cancel {} for me please?",
+        "Drop {} from my list, thanks.",
+    ]
+    rows = [trajectory(n, texts[n % 4], f"A{n}0", "deny" if n == 8 else "allow") for n in range(24)]
+    lines = [json.dumps({"tools": {"c": []}, "records": r}) for r in rows]
+    (folder / "northwind.jsonl").write_text("\n".join(lines) + "\n")
+    return config
+
+
+def test_a_training_set_has_captured_prompts_written_answers_and_its_own_hash(config: Settings):
+    made = training.make_training_set(config, "support")
+    assert made.id.endswith(".dir") and made.id == snapshot.directory_hash(Path(made.path))
+    rows = [json.loads(line) for line in (Path(made.path) / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == made.train > 0 and made.heldout > 0
+    numbers = {row["prompt_token_ids"][0] for row in rows}
+    assert all(row["prompt_token_ids"][1:] == [1, 2] for row in rows)
+    assert 8 not in numbers  # its tenant denied training
+    one = next(row for row in rows)
+    order = f"A{one['prompt_token_ids'][0]}0"
+    assert one["completion_token_ids"] == [ord(c) for c in f'cancel_order {{"order_id": "{order}"}}<|end|>']
+
+
+def test_the_same_snapshot_gives_the_same_set_without_running_again(config: Settings):
+    first = training.make_training_set(config, "support")
+    stamp = (Path(first.path) / "train.jsonl").stat().st_mtime_ns
+    assert training.make_training_set(config, "support") == first
+    assert (Path(first.path) / "train.jsonl").stat().st_mtime_ns == stamp
+
+
+def test_a_second_writer_is_refused(config: Settings):
+    with snapshot.writer_lock(snapshot.prepare(config)), pytest.raises(snapshot.SnapshotError, match="another process"):
+        training.make_training_set(config, "support")
+
+
+def test_registry_and_worker_agree_on_what_an_adapter_is(tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    assert versions.adapter_digest(tmp_path) == policy_digest(tmp_path)
