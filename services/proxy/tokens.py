@@ -26,12 +26,14 @@ class TokenCapture:
         self._asked_usage = self._options.get("include_usage") is True
         self._asked_model = request.get("model")
         self._streams = request.get("stream") is True
+        # of several choices each last chunk carries the fingerprint, which could not be put back in time
+        self._adds_usage = self._streams and not self._asked_usage and request.get("n") in (None, 1)
         self._held: tuple[ServerSentEvent, dict[str, Any]] | None = None
 
     def request(self, request: dict[str, Any]) -> dict[str, Any]:
         """The request with token ids, log-probabilities and usage asked for."""
         asked = {**request, "return_token_ids": True, "logprobs": True}
-        if self._streams:
+        if self._adds_usage:
             asked["stream_options"] = {**self._options, "include_usage": True}
         return asked
 
@@ -45,13 +47,13 @@ class TokenCapture:
         The last chunk of an answer is held until the next event: the usage chunk that was added
         after it carries the `system_fingerprint` that otherwise stands in it.
         """
-        if not chunk.get("choices") and "usage" in chunk and not self._asked_usage:
+        if not chunk.get("choices") and "usage" in chunk and self._adds_usage:
             return self.flush(chunk.get("system_fingerprint"))
         before = self.flush()
         if self._added_only(chunk):
             return before
         cleaned = self._cleaned(chunk)
-        if not self._asked_usage and any(c.get("finish_reason") is not None for c in chunk.get("choices") or ()):
+        if self._adds_usage and any(c.get("finish_reason") is not None for c in chunk.get("choices") or ()):
             self._held = (event, cleaned)
             return before
         return before + event.with_data(orjson.dumps(cleaned))
@@ -75,7 +77,7 @@ class TokenCapture:
         cleaned = dict(body)
         if cleaned.get("model") is not None and self._asked_model is not None:
             cleaned["model"] = self._asked_model
-        if not self._asked_usage and self._streams:
+        if self._adds_usage:
             cleaned.pop("usage", None)
         if not self._asked_ids and "prompt_token_ids" in cleaned:
             cleaned["prompt_token_ids"] = None
