@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
-from atdp.ids import uuid7
 
+from atdp.ids import uuid7
 from registry import audit
 from registry.control import transaction
 from registry.tenants import RegistryError, get_agent

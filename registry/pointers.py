@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Mapping
 
 import msgspec
 
@@ -160,7 +161,9 @@ def rollback(connection: sqlite3.Connection, agent: str, to: str, why: str, acto
         return _write(connection, changed, actor, "rollback", detail)
 
 
-def _write(connection: sqlite3.Connection, route: Route, actor: str, action: str, detail: dict[str, object]) -> Route:
+def _write(
+    connection: sqlite3.Connection, route: Route, actor: str, action: str, detail: Mapping[str, object]
+) -> Route:
     route = _change(route, revision=route.revision + 1, changed_at=now())
     connection.execute(
         "INSERT INTO routes VALUES (?,?) ON CONFLICT (agent) DO UPDATE SET body=excluded.body",

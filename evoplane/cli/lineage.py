@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree
-from services.proxy.store import StoreReader
 
 from evoplane.cli.output import Json, out, print_json
 from evoplane.settings import settings
 from registry import control, pointers
 from registry.lineage import lineage as walk
 from registry.tenants import RegistryError
+from services.proxy.store import StoreReader
 
 
 def lineage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -27,13 +28,13 @@ app.add_typer(identity.agent_app, name="agent")
 app.add_typer(identity.key_app, name="key")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(approvals.app, name="approvals")
-for command in (stack.up, stack.down, stack.status, stack.doctor, stack.serve):
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
+    *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
+    *(lineage.lineage, feedback, demo),
+)
+for command in COMMANDS:
     app.command(command.__name__)(command)
-for command in (loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback):
-    app.command(command.__name__)(command)
-app.command("lineage")(lineage.lineage)
-app.command("feedback")(feedback)
-app.command("demo")(demo)
 
 
 @app.command("version")

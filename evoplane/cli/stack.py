@@ -6,10 +6,13 @@ import os
 import sys
 from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
+from evoplane.stack import state, supervisor
+from evoplane.stack.doctor import doctor as examine
 
 
 def up(
@@ -22,9 +25,7 @@ def up(
     Example: evoplane up
     Example: evoplane up --no-detach   (stays in the foreground; Ctrl-C stops everything)
     """
-    from evoplane.stack import supervisor
-
-    supervisor.up(settings(), only=only, detach=detach, progress=None if json else lambda line: err.print(line))
+    supervisor.up(settings(), only=only, detach=detach, progress=lambda line: err.print(line, highlight=False))
     if detach:
         status(json=json)
 
@@ -34,8 +35,6 @@ def down(json: Json = False) -> None:
 
     Example: evoplane down
     """
-    from evoplane.stack import supervisor
-
     supervisor.down(settings())
     show({"stopped": True}, json)
 
@@ -45,9 +44,7 @@ def status(json: Json = False) -> None:
 
     Example: evoplane status --json
     """
-    from evoplane.stack.status import status as read_status
-
-    rows = [vars(row) if hasattr(row, "__dict__") else row for row in read_status(settings())]
+    rows = [msgspec.to_builtins(component) for component in state.status(settings())]
     show(rows, json)
     raise typer.Exit(0 if rows and all(row["state"] == "healthy" for row in rows) else 1)
 
@@ -57,9 +54,7 @@ def doctor(json: Json = False) -> None:
 
     Example: evoplane doctor
     """
-    from evoplane.stack.doctor import doctor as examine
-
-    findings = [vars(f) if hasattr(f, "__dict__") else f for f in examine(settings())]
+    findings = [vars(finding) for finding in examine(settings())]
     if json:
         print_json(findings)
     for finding in findings if not json else []:

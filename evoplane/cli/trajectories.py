@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from services.proxy.store import StoreReader
 
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
 from registry.tenants import RegistryError
+from services.proxy.store import StoreReader
 
 app = typer.Typer(no_args_is_help=True, help="Captured trajectories: list, read, verify, export.")
 

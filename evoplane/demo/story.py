@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from services.proxy.store import StoreReader
 
 from evoplane.demo.customers import Customers
 from evoplane.demo.poison import poison_adapter
@@ -28,6 +27,7 @@ from examples.support.desk import Desk, Ticket
 from examples.support.scenario import FACTS_AT_START, TENANTS, fact_sentence, facts_now, requests
 from registry import approvals, audit, control, pointers, prefect_runs, tenants, versions
 from registry.manifest import Manifest, MemoryItem, Policy
+from services.proxy.store import StoreReader
 
 AGENT = "support"
 APPROVER = "dana"
@@ -119,8 +119,7 @@ class Story:
         versions.mirror_aliases(self._config, connection, AGENT)
         for purpose in ("serve", "evaluate", "operate"):
             self._keys[purpose] = {
-                tenant: tenants.create_key(connection, tenant, AGENT, purpose, owner="demo")[1]  # type: ignore[arg-type]
-                for tenant in TENANTS
+                tenant: tenants.create_key(connection, tenant, AGENT, purpose, owner="demo")[1] for tenant in TENANTS
             }
         self._tell(f"agent {AGENT!r} of {len(TENANTS)} tenants is version {first.version}: {model}, 15 known facts")
 

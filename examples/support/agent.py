@@ -33,11 +33,12 @@ class SupportAgent:
 
     async def answer(self, text: str) -> Answer:
         """Serve one customer; raises the SDK's errors."""
+        tools: list[Any] = TOOLS
         messages: list[Any] = [{"role": "system", "content": self._system}, {"role": "user", "content": text}]
         answer = Answer()
         for _ in range(MAX_STEPS):
             reply = await self._client.chat.completions.create(
-                model=self._model, messages=messages, tools=TOOLS, temperature=0, max_tokens=48
+                model=self._model, messages=messages, tools=tools, temperature=0, max_tokens=48
             )
             message = reply.choices[0].message
             answer.text = message.content or ""
@@ -45,6 +46,8 @@ class SupportAgent:
                 break
             messages.append(message.model_dump(exclude_none=True))
             for call in message.tool_calls:
+                if call.type != "function":
+                    continue
                 arguments, result = self._execute(call.function.name, call.function.arguments)
                 answer.calls.append((call.function.name, arguments))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

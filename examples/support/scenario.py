@@ -335,8 +335,8 @@ def is_right(
 def _by_tool(split: Split, rng: random.Random) -> Iterator[tuple[str, str, str]]:
     """(tool, return reason or "", template): the tools take turns, and so do the reasons of returns."""
     kinds: dict[str, dict[str, list[str]]] = {}
-    for kind, templates in _ACTION_TEMPLATES.items():
-        kinds.setdefault(kind.partition(":")[0], {})[kind] = templates[split]
+    for kind, by_split in _ACTION_TEMPLATES.items():
+        kinds.setdefault(kind.partition(":")[0], {})[kind] = by_split[split]
     rounds = {tool: _round_robin(templates, rng) for tool, templates in kinds.items()}
     while True:
         for tool, templates in rounds.items():

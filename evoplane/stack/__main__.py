@@ -1,0 +1,10 @@
+"""`python -m evoplane.stack [component …]`: the supervisor itself, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+
+from evoplane.settings import settings
+from evoplane.stack.supervisor import supervise
+
+supervise(settings(), sys.argv[1:] or None)

@@ -1,0 +1,151 @@
+"""What is wrong with this installation, and what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Literal
+
+import psutil
+
+from evoplane.settings import Settings
+from evoplane.stack import state
+from evoplane.stack.components import components
+from registry import control
+
+_EXPECTED = {"prefect": "3.9.", "mlflow": "3.17.", "pandas": "3.0.", "torch": "2.13.", "transformers": "5.24."}
+"""What the pins install and the tests ran with, by prefix."""
+_MIN_FREE_BYTES = 2 * 2**30
+_FIRST_YEAR = 2026
+"""A clock before this is wrong: ids, retention and approvals would be too."""
+_CLOCK_SLACK_S = 120.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Literal["ok", "warning", "error"]
+    what: str
+    do: str = ""
+
+
+def doctor(config: Settings) -> list[Finding]:
+    """Every check's finding, also the good ones."""
+    checks = (_versions, _vllm, _model, _disk, _clock, _control, _processes, _ports)
+    return [finding for check in checks for finding in check(config)]
+
+
+def _versions(config: Settings) -> Iterator[Finding]:
+    wrong = []
+    for package, prefix in _EXPECTED.items():
+        try:
+            found = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found = "missing"
+        if not found.startswith(prefix):
+            wrong.append(f"{package} is {found}, expected {prefix}x")
+    if wrong:
+        yield Finding("error", "; ".join(wrong), "make env (constraints/main-py311.txt has what was tested)")
+    else:
+        yield Finding("ok", "main environment: " + ", ".join(f"{p} {metadata.version(p)}" for p in _EXPECTED))
+
+
+def _vllm(config: Settings) -> Iterator[Finding]:
+    python = config.worker.vllm_python
+    ask = "import importlib.metadata as m; print(m.version('vllm'))"
+    if not python.exists():
+        yield Finding("error", f"no vLLM environment at {python}", "make env")
+        return
+    done = subprocess.run([str(python), "-c", ask], capture_output=True, text=True)
+    if done.returncode:
+        yield Finding("error", f"{python} has no distribution named vllm", "rm -rf .venv-vllm && make env")
+    else:
+        yield Finding("ok", f"vLLM environment: vllm {done.stdout.strip()}")
+
+
+def _model(config: Settings) -> Iterator[Finding]:
+    if (config.model_dir / "model.safetensors").exists():
+        yield Finding("ok", f"model {config.model.name} in {config.model_dir}")
+    else:
+        yield Finding("error", f"model {config.model.name} is missing ({config.model_dir})", "make model")
+
+
+def _disk(config: Settings) -> Iterator[Finding]:
+    place = next(p for p in (config.var.resolve(), *config.var.resolve().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if free < _MIN_FREE_BYTES:
+        what = f"{free / 2**30:.1f} GB free at {place}: capture stops when it is full"
+        yield Finding("error", what, "make room, or move [paths] var to a larger disk")
+    else:
+        yield Finding("ok", f"{free / 2**30:.0f} GB free at {place}")
+
+
+def _clock(config: Settings) -> Iterator[Finding]:
+    now = datetime.now(UTC)
+    if now.year < _FIRST_YEAR:
+        yield Finding("error", f"the clock says {now:%Y-%m-%d}", "set the machine's clock (NTP)")
+        return
+    last = _last_audit(config)
+    if last is not None and (last - now).total_seconds() > _CLOCK_SLACK_S:
+        yield Finding("error", f"the clock is behind the last audit entry ({last:%Y-%m-%d %H:%M:%S})", "set the clock")
+    else:
+        yield Finding("ok", f"clock: {now:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _last_audit(config: Settings) -> datetime | None:
+    if not config.control_db.exists():
+        return None
+    try:
+        connection = control.connect(config.control_db, read_only=True)
+        row = connection.execute("SELECT at FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    except sqlite3.Error:
+        return None
+    return datetime.fromisoformat(row["at"]) if row else None
+
+
+def _control(config: Settings) -> Iterator[Finding]:
+    if not config.control_db.exists():
+        yield Finding("ok", "no control database yet: `evoplane tenant create` makes it")
+        return
+    try:
+        found = control.connect(config.control_db, read_only=True).execute("PRAGMA quick_check").fetchone()[0]
+    except sqlite3.Error as error:
+        found = str(error)
+    if found == "ok":
+        yield Finding("ok", f"control database {config.control_db} is sound")
+    else:
+        yield Finding("error", f"control database {config.control_db}: {found}", "restore it from a backup")
+
+
+def _processes(config: Settings) -> Iterator[Finding]:
+    known = state.read(config)
+    if known is None:
+        yield Finding("ok", "the stack has not been started here")
+    elif known.supervisor() is None:
+        ran = any(component.state != "stopped" for component in known.components)
+        if ran:
+            yield Finding("warning", "the supervisor died without stopping its components", "evoplane down, then up")
+        else:
+            yield Finding("ok", "the stack is stopped")
+    else:
+        for component in known.components:
+            if component.state != "healthy":
+                yield Finding("error", f"{component.name} is {component.state}: {component.detail}",
+                              f"read {config.logs_dir / component.name}.log")  # fmt: skip
+        yield Finding("ok", f"supervisor runs (pid {known.supervisor_pid})")
+
+
+def _ports(config: Settings) -> Iterator[Finding]:
+    known = state.read(config)
+    if known is not None and known.supervisor() is not None:
+        return
+    listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    taken = [(s, p) for c in components(config) for s, p in c.ports.items() if p in listening]
+    for setting, port in taken:
+        yield Finding("error", f"port {port} ({setting}) is taken", f"stop what listens there, or change {setting}")
+    if not taken:
+        yield Finding("ok", "all ports are free")
