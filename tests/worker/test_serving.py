@@ -146,14 +146,14 @@ def worker(served_model: Path, policies: dict[str, dict[str, Any]]) -> Iterator[
 
 @pytest.fixture
 def body(policies: dict[str, dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    def build(name: str, probe_of: str | None = None, **changes: Any) -> dict[str, Any]:
+    def build(name: str, probe_of: str | None = None) -> dict[str, Any]:
         trained = policies[name]
         return {
             "name": f"support-{name}",
             "path": trained["adapter"],
             "digest": trained["digest"],
             "probe": policies[probe_of or name]["probe"],
-        } | changes
+        }
 
     return build
 
@@ -214,7 +214,7 @@ def test_a_wrong_request_is_refused_and_says_why(
 
 
 def test_other_weights_cannot_take_a_served_name(worker: Worker, body: Callable[..., dict[str, Any]]) -> None:
-    answer = worker.http.post("/v1/policies", json=body("two", name="support-one"))
+    answer = worker.http.post("/v1/policies", json=body("two") | {"name": "support-one"})
 
     assert answer.status_code == 409
     assert "already serves" in answer.text
