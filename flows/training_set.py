@@ -2,8 +2,8 @@
 
     python -m flows.training_set        in a folder with `trajectories/` and `params.yaml`
 
-Prompts are the token ids the model got, as captured. The demonstrated answer was never sampled, so it is
-written the way the chat template writes an assistant's turn and encoded once; nothing else is tokenised.
+Prompts, and answers the model itself gave, are token ids as captured. A demonstrated answer was never sampled: it
+is written the way the chat template writes an assistant's turn and encoded once; nothing else is tokenised.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import msgspec
 from evaluators import corrections, dataset
 from evaluators.cases import Case
 
-MAX_EXAMPLES = 170
-"""More demonstrations than this are not needed to learn the format, and every one costs a CPU-second."""
+MAX_EXAMPLES = 128
+"""More examples than this are not needed to learn the format, and every one costs a CPU-second."""
 
 _TEMPLATE = "chat_template.jinja"
 """The template the model is served with; it lies in the model's directory."""
@@ -49,8 +49,9 @@ class Writer:
         self._template = environment.from_string((model_dir / _TEMPLATE).read_text())
 
     def completion_ids(self, case: Case) -> list[int]:
-        """Token ids of the demonstrated answer with its end-of-turn token."""
-        assert case.demonstration is not None
+        """Token ids of the taught answer with its end-of-turn token: as sampled, or as demonstrated."""
+        if case.demonstration is None:
+            return case.completion_token_ids
         prompt = self._template.render(messages=case.messages, tools=case.tools, add_generation_prompt=True)
         whole = self._template.render(
             messages=[*case.messages, case.demonstration], tools=case.tools, add_generation_prompt=False
@@ -82,7 +83,8 @@ def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]
         "heldout": len(chosen.heldout),
         "dropped": chosen.dropped,
         "heldout_tasks": sorted(split.heldout),
-        "demonstrations": sorted(c.demonstration_id or "" for c in chosen.train),
+        "demonstrations": sorted(c.demonstration_id for c in chosen.train if c.demonstration_id),
+        "own_successes": sorted(c.event_id for c in chosen.train if not c.demonstration_id),
     }
     (output / "report.json").write_text(json.dumps(report, indent=2, sort_keys=True))
     return report
