@@ -65,6 +65,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any]
     prompt_token_ids: list[int]
     """As the model got them, overlays included; empty when the upstream gave none."""
+    completion_token_ids: list[int]
+    """As the model gave them; empty unless they are complete."""
     overlay_text: str
     """What overlays added to the prompt."""
     action: Action
@@ -108,6 +110,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.reward is None else self.reward > 0.5
 
     @property
+    def taught(self) -> Action | None:
+        """What a trainer may learn from this case: the demonstrated action, else the model's own successful one."""
+        if self.demonstration is not None:
+            return self.wanted
+        return self.action if self.success and self.completion_token_ids else None
+
+    @property
     def wanted(self) -> Action | None:
         """The demonstrated action, if somebody demonstrated one."""
         return None if self.demonstration is None else action_of(self.demonstration)
@@ -137,6 +146,8 @@ def cases_of(
         tokens = event.get("tokens") or {}
         usage = (event.get("m") or {}).get("usage") or {}
         prompt_ids = tokens.get("prompt_token_ids") or []
+        completion_ids = tokens.get("completion_token_ids") or []
+        incomplete = bool((event.get("ext") or {}).get("tokens_incomplete"))
         out.append(
             Case(
                 tenant=tenant,
@@ -153,6 +164,7 @@ def cases_of(
                 tools=tools_of(event["ctx"]),
                 params=(event.get("a") or {}).get("params") or {},
                 prompt_token_ids=prompt_ids if isinstance(prompt_ids, list) else [],
+                completion_token_ids=completion_ids if isinstance(completion_ids, list) and not incomplete else [],
                 overlay_text="\n".join(o.get("text", "") for o in (event.get("ext") or {}).get("overlays", [])),
                 action=action_of(_answered(event)),
                 reward=reward,

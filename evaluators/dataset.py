@@ -1,4 +1,8 @@
-"""Which demonstrations become a training set, and which tasks are kept out of it.
+"""Which decisions become a training set, and which tasks are kept out of it.
+
+A decision teaches what somebody demonstrated in its place, or, when it was resolved, what the model itself did
+(rejection sampling: Yuan et al. 2023, "Scaling relationship on learning mathematical reasoning"): without the
+latter an update forgets what already works.
 
 Held-out tasks are whole clusters of requests (`tasks.held_out`), per wanted tool or topic. A training
 row that shares an entity (an order number) with a held-out request is dropped too. Every drop is
@@ -48,9 +52,9 @@ def split(cases: Sequence[Case], share: float) -> Split:
 
 
 def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact], limit: int) -> Selection:
-    """Demonstrated, eligible cases; newest first and balanced over tools and topics, at most `limit`.
+    """Eligible cases that teach something; newest first and balanced over tools and topics, at most `limit`.
 
-    A demonstrated answer whose quantities are not in the prompt is dropped: it would teach the model to
+    An answer whose quantities are not in the prompt is dropped: it would teach the model to
     answer from nothing.
     """
     dropped: Counter[str] = Counter()
@@ -58,7 +62,7 @@ def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact]
     heldout = []
     seen: set[tuple[str, str]] = set()
     for case in sorted(cases, key=lambda c: c.at, reverse=True):
-        if case.wanted is None:
+        if case.taught is None:
             continue
         if not case.trainable:
             dropped["not eligible for training"] += 1
@@ -90,17 +94,18 @@ def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact]
 
 
 def grounded(case: Case) -> bool:
-    """Can the demonstrated answer be read off what the model was shown?"""
-    if case.wanted is None or case.wanted.calls or not quantities(case.wanted.text):
+    """Can the taught answer be read off what the model was shown?"""
+    if case.taught is None or case.taught.calls or not quantities(case.taught.text):
         return True
     shown = quantities(case.shown)
-    return all(q in shown for q in quantities(case.wanted.text))
+    return all(q in shown for q in quantities(case.taught.text))
 
 
 def _stratum(case: Case) -> str:
-    if case.wanted and case.wanted.calls:
-        return case.wanted.kind
-    texts = [r.text for r in case.corrections] + ([case.wanted.text] if case.wanted else [])
+    taught = case.taught
+    if taught and taught.calls:
+        return taught.kind
+    texts = [r.text for r in case.corrections] + ([taught.text] if taught else [])
     fact = next((f for t in texts if (f := stated_fact(t))), None)
     if fact:
         return fact.topic

@@ -1,4 +1,4 @@
-"""Policy update: a LoRA adapter trained on what people demonstrated (SFT)."""
+"""Policy update: a LoRA adapter trained on what people demonstrated and on what was resolved (SFT)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class PolicyUpdate:
         if not clusters:
             return None
         chosen = select(evidence.cases, evidence.split, evidence.facts, MAX_EXAMPLES)
-        if len(chosen.train) < config.evolve.min_demonstrations:
+        demonstrated = [c for c in chosen.train if c.demonstration_id]
+        if len(demonstrated) < config.evolve.min_demonstrations:
             return None
         recipe = {
             "algorithm": "sft",
@@ -39,9 +40,10 @@ class PolicyUpdate:
         dropped = "; ".join(f"{n} {reason}" for reason, n in sorted(chosen.dropped.items())) or "none"
         return Proposal(
             surface=self.surface,
-            summary=f"adapter from {len(chosen.train)} demonstrations of {', '.join(kinds)}",
-            diff=f"+ LoRA adapter (rank {config.evolve.lora_rank}) from {len(chosen.train)} demonstrations\n"
-            f"  held out: {len(chosen.heldout)} demonstrations of {len(evidence.split.heldout)} tasks\n"
+            summary=f"adapter from {len(demonstrated)} demonstrations of {', '.join(kinds)} "
+            f"and {len(chosen.train) - len(demonstrated)} successes",
+            diff=f"+ LoRA adapter (rank {config.evolve.lora_rank}) from {len(chosen.train)} examples\n"
+            f"  held out: {len(chosen.heldout)} examples of {len(evidence.split.heldout)} tasks\n"
             f"  dropped: {dropped}",
             content=recipe,
             cost=self.cost(config),

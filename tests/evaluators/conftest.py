@@ -33,6 +33,7 @@ def make_case(request: str = "How long is the warranty?", **given: Any) -> Case:
         "tools": [],
         "params": {},
         "prompt_token_ids": [1, 2, 3],
+        "completion_token_ids": [4, 2],
         "overlay_text": "",
         "action": action,
         "reward": 0.0,
