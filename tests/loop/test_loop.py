@@ -1,0 +1,187 @@
+"""One whole loop on real parts: captured traffic, an alert, a proven change, a person's yes in Prefect's form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evoplane.demo.customers import Customers
+from evoplane.settings import Settings
+from registry import approvals, audit, pointers, prefect_runs, tracking
+from services.proxy.store import StoreReader
+from tests.loop.conftest import AGENT, APPROVER
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+CHROMIUM = shutil.which("chromium")
+
+
+def wait_for(what: str, true: Callable[[], object], timeout_s: float = 400) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.5)
+
+
+def evoplane(*arguments: str) -> object:
+    command = [str(Path(sys.executable).with_name("evoplane")), *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def asked(config: Settings, connection: sqlite3.Connection, served: int, desk: object) -> approvals.Approval:
+    """An approval that an alert led to, without anyone having called a flow."""
+    prefect_runs.emit_event(config, "evoplane.monitor.requested", AGENT, {"agent": AGENT})
+
+    def exposed() -> bool:
+        route = pointers.read_route(connection, AGENT)
+        return bool(route.shadow or route.canary)
+
+    wait_for("a candidate meeting traffic", exposed)
+    with Customers(desk, seed=500) as customers:  # type: ignore[arg-type]
+
+        def pending() -> bool:
+            customers.check()
+            return bool(approvals.list_approvals(connection, AGENT))
+
+        wait_for("an approval", pending)
+    return approvals.list_approvals(connection, AGENT)[0]
+
+
+def test_an_alert_leads_to_a_memory_change_that_waits_for_a_person(
+    connection: sqlite3.Connection, asked: approvals.Approval
+) -> None:
+    candidate = pointers.versions(connection, AGENT)[asked.version]
+    assert (asked.status, candidate.intervention, candidate.parent) == ("pending", "memory", "1")
+    assert pointers.read_route(connection, AGENT).champion == "1"
+
+
+def test_the_candidate_knows_what_the_customers_said_and_from_whom(
+    connection: sqlite3.Connection, asked: approvals.Approval
+) -> None:
+    memory = pointers.versions(connection, AGENT)[asked.version].manifest.memory
+    fresh = [item for item in memory if item.text == "The returns window is 45 days."]
+    assert [item.tenant for item in fresh] == ["northwind"]
+    assert len(fresh[0].provenance) >= 3
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (make browser)")
+def test_a_person_approves_in_prefects_form_and_the_version_serves(
+    config: Settings, connection: sqlite3.Connection, asked: approvals.Approval, pictures: Path
+) -> None:
+    from playwright.sync_api import sync_playwright
+
+    wait_for(
+        "the run to suspend",
+        lambda: prefect_runs.read_run(config, str(asked.flow_run_id))["state_type"] == "PAUSED",
+    )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        root = f"http://127.0.0.1:{config.prefect.port}"
+        page.goto(f"{root}/runs/flow-run/{asked.flow_run_id}")
+        page.get_by_role("button", name="Resume").first.click()
+        form = page.get_by_role("dialog")
+        form.get_by_text("Reviewer").first.wait_for()
+        page.screenshot(path=pictures / "prefect-approval.png")
+        form.get_by_label("Reviewer").fill(APPROVER)
+        form.get_by_label("Note").fill("evidence is clear")
+        form.get_by_label("Decision").click()
+        page.get_by_role("option", name="approve").click()
+        form.get_by_role("button", name="Submit").click()
+        wait_for("promotion", lambda: pointers.read_route(connection, AGENT).champion == asked.version)
+        browser.close()
+    decided = approvals.get(connection, asked.id)
+    assert (decided.status, decided.decided_by, decided.channel) == ("approved", APPROVER, "prefect-ui")
+
+
+@pytest.fixture(scope="module")
+def promoted(config: Settings, connection: sqlite3.Connection, asked: approvals.Approval) -> str:
+    """The promoted version; approved on the command line where no browser did it."""
+    if pointers.read_route(connection, AGENT).champion != asked.version:
+        evoplane("approvals", "approve", asked.id, "--by", APPROVER)
+        wait_for("promotion", lambda: pointers.read_route(connection, AGENT).champion == asked.version)
+    wait_for("the aliases", lambda: tracking.client(config).get_registered_model(AGENT).aliases.get("champion"))
+    return asked.version
+
+
+def test_approving_again_promotes_nothing_again(
+    connection: sqlite3.Connection, asked: approvals.Approval, promoted: str
+) -> None:
+    answer = evoplane("approvals", "approve", asked.id, "--by", APPROVER)
+    assert isinstance(answer, dict)
+    assert answer["changed"] is False
+    assert [e.action for e in audit.entries(connection, AGENT)].count("promote") == 2  # the first version and this one
+
+
+def test_mlflow_shows_the_version_with_alias_and_lineage(config: Settings, promoted: str) -> None:
+    wait_for("the alias", lambda: tracking.client(config).get_registered_model(AGENT).aliases["champion"] == promoted)
+    version = tracking.client(config).get_model_version(AGENT, promoted)
+    assert version.tags["parent"] == "1"
+    assert version.tags["intervention"] == "memory"
+    assert version.tags["approver"] == APPROVER
+    assert {"snapshot", "data_gate", "replay_improvement", "decision"} <= version.tags.keys()
+
+
+def test_lineage_leads_from_an_answer_to_the_approver(config: Settings, promoted: str, desk: object) -> None:
+    reader = StoreReader(config.store_dir)
+    wait_for("an answer of the new version", lambda: _answers_of(reader, promoted) or _ask(desk))
+    walked = evoplane("lineage", "--agent", AGENT, "--event", _answers_of(reader, promoted)[0])
+    assert isinstance(walked, dict)
+    newest, oldest = walked["lineage"][0], walked["lineage"][-1]
+    assert (newest["version"], newest["approval"]["by"], oldest["version"]) == (promoted, APPROVER, "1")
+    assert newest["evidence"]["snapshot"].endswith(".dir")
+
+
+def test_nobody_altered_the_record(config: Settings, promoted: str) -> None:
+    answer = evoplane("trajectories", "verify")
+    assert isinstance(answer, dict)
+    assert answer["ok"]
+    assert answer["events"] > 80
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (make browser)")
+def test_the_pages_people_watch_show_it(config: Settings, promoted: str, pictures: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    prefect = f"http://127.0.0.1:{config.prefect.port}"
+    runs = {run["name"]: run["id"] for run in prefect_runs.recent_runs(config, limit=50)}
+    evolved = next(id for name, id in runs.items() if name.startswith(f"evolve {AGENT}"))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        for name, url, text in (
+            ("prefect-runs", f"{prefect}/runs", f"deliver {AGENT} version {promoted}"),
+            ("prefect-run", f"{prefect}/runs/flow-run/{evolved}?tab=Artifacts", f"decision-{AGENT}"),
+            ("mlflow-version", f"{config.mlflow_url}/#/models/{AGENT}/versions/{promoted}", "replay_improvement"),
+            ("mlflow-versions", f"{config.mlflow_url}/#/models/{AGENT}", "champion"),
+            ("evidently", config.evidently_url, AGENT),
+        ):
+            page.goto(url)
+            page.get_by_text(text).first.wait_for(timeout=60_000)
+            page.wait_for_timeout(1500)  # charts draw after the text is there
+            page.screenshot(path=pictures / f"{name}.png")
+        browser.close()
+
+
+def _answers_of(reader: StoreReader, version: str) -> list[str]:
+    records, _ = reader.events(agent=AGENT, kinds=("llm_call",))
+    return [r["id"] for _, r in records if (r["m"].get("tags") or {}).get("agent_version") == version
+            and r["m"]["tags"]["role"] == "champion"]  # fmt: skip
+
+
+def _ask(desk: object) -> None:
+    import asyncio
+
+    from tests.loop.conftest import outdated_questions
+
+    asyncio.run(desk.serve(outdated_questions(6, seed=9)))  # type: ignore[attr-defined]
