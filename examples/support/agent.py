@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessage
 
 from examples.support.shop import TOOLS, Shop
-
-MAX_STEPS = 2
-"""One decision and, if it was a tool call, one sentence about its result."""
 
 
 @dataclass
@@ -32,26 +30,27 @@ class SupportAgent:
         self._shop = shop
 
     async def answer(self, text: str) -> Answer:
-        """Serve one customer; raises the SDK's errors."""
-        tools: list[Any] = TOOLS
+        """Serve one customer: decide, and when that was a tool call, say what came of it. Raises the SDK's errors."""
         messages: list[Any] = [{"role": "system", "content": self._system}, {"role": "user", "content": text}]
-        answer = Answer()
-        for _ in range(MAX_STEPS):
-            reply = await self._client.chat.completions.create(
-                model=self._model, messages=messages, tools=tools, temperature=0, max_tokens=48
-            )
-            message = reply.choices[0].message
-            answer.text = message.content or ""
-            if not message.tool_calls:
-                break
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
+        decision = await self._ask(messages, tools=TOOLS, max_tokens=48)
+        answer = Answer(decision.content or "")
+        if decision.tool_calls:
+            messages.append(decision.model_dump(exclude_none=True))
+            for call in decision.tool_calls:
                 if call.type != "function":
                     continue
                 arguments, result = self._execute(call.function.name, call.function.arguments)
                 answer.calls.append((call.function.name, arguments))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            answer.text = (await self._ask(messages, max_tokens=20)).content or ""
         return answer
+
+    async def _ask(self, messages: list[Any], **options: Any) -> ChatCompletionMessage:
+        reply = await self._client.chat.completions.create(
+            model=self._model, messages=messages, temperature=0, **options
+        )
+        message: ChatCompletionMessage = reply.choices[0].message
+        return message
 
     def _execute(self, name: str, raw: str) -> tuple[Any, str]:
         try:

@@ -19,6 +19,9 @@ from evoplane.settings import Settings
 from services.worker import process
 
 TEMPLATE = Path(__file__).parent / "smollm2-tools.jinja"
+_CACHE_BLOCK_TOKENS = 32
+"""Only whole blocks are shared between prompts. vLLM's 128 on CPUs is longer than the common start of
+an agent's short prompts (tools and system text), which then is computed again for every request."""
 _STARTUP_TIMEOUT_S = 600.0
 _POLL_S = 0.25
 
@@ -48,6 +51,7 @@ def command(settings: Settings) -> list[str]:
         f"--max-num-seqs={worker.max_num_seqs}",
         "--enforce-eager",
         "--enable-prefix-caching",
+        f"--block-size={_CACHE_BLOCK_TOKENS}",
         "--enable-lora",
         f"--max-loras={worker.max_loras}",
         f"--max-cpu-loras={4 * worker.max_loras}",
@@ -71,7 +75,13 @@ def environment(settings: Settings) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
+        # "auto" binds the engine to all cores but one and leaves that one idle: on two cores, half the
+        # machine, and the same half for every vLLM on it
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(settings.worker.threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        # the engine runs its one worker itself: a process less to start, and its memory
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
 
 
