@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-out = Console()
-err = Console(stderr=True)
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
 

@@ -27,8 +27,9 @@ from services.worker import process
 
 START_TIMEOUT_S = 600.0
 """A cold start of everything costs two cores about two minutes of CPU time; slow disks need more."""
-_HEALTH_EVERY_S = 1.0
-_UNHEALTHY_AFTER = 10
+_HEALTH_EVERY_S = {"starting": 0.5, "healthy": 5.0, "unhealthy": 1.0}
+"""Seconds between health questions, by state."""
+_UNHEALTHY_AFTER = 3
 """Failed health questions in a row before a running component counts as unhealthy."""
 _STOP_GRACE_S = 40.0
 _MAX_EARLY_DEATHS = 3
@@ -107,11 +108,12 @@ def supervise(config: Settings, only: Sequence[str] | None = None) -> None:
         signal.signal(number, lambda *_: stopping.set())
     runners = [_Runner(component, config) for component in _chosen(config, only)]
 
-    def publish() -> None:
+    def publish() -> list[ComponentStatus]:
         statuses = [runner.status for runner in runners]
         state.write(config, StackState(supervisor_pid=me.pid, supervisor_started=me.create_time(), components=statuses))
+        return statuses
 
-    publish()
+    published = publish()
     watchers = [threading.Thread(target=_watch, args=(runner, stopping), daemon=True) for runner in runners]
     try:
         for runner in runners:
@@ -121,7 +123,8 @@ def supervise(config: Settings, only: Sequence[str] | None = None) -> None:
         while not stopping.wait(0.25):
             for runner in runners:
                 runner.tick()
-            publish()
+            if [runner.status for runner in runners] != published:
+                published = publish()
     finally:
         stopping.set()
         for watcher in watchers:
@@ -187,7 +190,7 @@ def down(config: Settings) -> None:
 
 
 def _watch(runner: _Runner, stopping: threading.Event) -> None:
-    while not stopping.wait(_HEALTH_EVERY_S):
+    while not stopping.wait(_HEALTH_EVERY_S.get(runner.status.state, 0.5)):
         runner.ask()
 
 
@@ -208,7 +211,7 @@ def _wait_until_healthy(config: Settings, say: Progress, supervisor: subprocess.
             raise StackError(f"the supervisor ended with status {supervisor.returncode}:\n{tail}")
         statuses = state.status(config)
         for status in statuses:
-            if told.get(status.name) != status.state and status.state != "starting":
+            if told.get(status.name, "restarting") != status.state and status.state != "starting":
                 told[status.name] = status.state
                 say(f"  {status.name}: {status.state} {status.url or ''} {status.detail}".rstrip())
             if status.restarts >= _MAX_EARLY_DEATHS and status.state == "restarting":
