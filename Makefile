@@ -67,7 +67,7 @@ $(UV):
 $(VENV)/.complete: pyproject.toml constraints/main-py311.txt | $(UV)
 	@echo "making $(VENV): about 280 packages, 2.5 GB"
 	@if [ -x $(UV) ]; then \
-	  $(UV) venv -q --allow-existing --python $(PYTHON) $(VENV) && \
+	  $(UV) venv -q --allow-existing --seed --python $(PYTHON) $(VENV) && \
 	  $(UV) pip install -q --python $(BIN)/python --compile-bytecode $(TORCH_FROM) \
 	    -c constraints/main-py311.txt -e '.[dev]'; \
 	else \

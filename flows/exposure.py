@@ -21,7 +21,8 @@ from flows.reading import CaseReader, served
 from registry import control, pointers
 from services.proxy.store import StoreReader
 
-_POLL_S = 0.5
+_POLL_S = 1.5
+"""A look costs 0.2 CPU-seconds (the log, the confidence sequence); sessions are judged about once a second."""
 _BASELINE = 200
 """Champion sessions before a promotion that the watch compares with, at most."""
 
@@ -131,7 +132,7 @@ def watch(
         if time.monotonic() > deadline:
             reason = f"{len(now)} of {need} judged sessions in {config.delivery.stage_timeout_s:.0f} s"
             return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
-        time.sleep(_POLL_S * 2)
+        time.sleep(_POLL_S)
 
 
 def canary_outcomes(cases: Sequence[Case], version: str, since: str) -> list[Outcome]:

@@ -33,8 +33,8 @@ AGENT = "support"
 APPROVER = "dana"
 HELDOUT = 84
 """Held-out requests measured before and after each change: a 20-point lift is then certain."""
-FIRST_ROUND = 220
-NEXT_ROUND = 120
+FIRST_ROUND = 260
+NEXT_ROUND = 90
 POLICY_SHARE = 0.4
 MAX_IMPROVEMENTS = 3
 _EVOLUTION_TIMEOUT_S = 1200

@@ -17,6 +17,7 @@ from evoplane.settings import Settings
 from evoplane.stack import state
 from evoplane.stack.components import components
 from registry import control
+from services.worker.serving.model import is_ready
 
 _EXPECTED = {"prefect": "3.9.", "mlflow": "3.17.", "pandas": "3.0.", "torch": "2.13.", "transformers": "5.24."}
 """What the pins install and the tests ran with, by prefix."""
@@ -68,7 +69,7 @@ def _vllm(config: Settings) -> Iterator[Finding]:
 
 
 def _model(config: Settings) -> Iterator[Finding]:
-    if (config.model_dir / "model.safetensors").exists():
+    if is_ready(config):
         yield Finding("ok", f"model {config.model.name} in {config.model_dir}")
     else:
         yield Finding("error", f"model {config.model.name} is missing ({config.model_dir})", "make model")

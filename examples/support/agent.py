@@ -12,7 +12,7 @@ from typing import Any
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessage
 
-from examples.support.shop import TOOLS, Shop
+from examples.support.shop import LOOK_UPS, TOOLS, Shop
 
 
 @dataclass
@@ -30,19 +30,27 @@ class SupportAgent:
         self._shop = shop
 
     async def answer(self, text: str) -> Answer:
-        """Serve one customer: decide, and when that was a tool call, say what came of it. Raises the SDK's errors."""
+        """Serve one customer; raises the SDK's errors.
+
+        What an action did is told in the tool's own words; what a look-up found, the model phrases.
+        """
         messages: list[Any] = [{"role": "system", "content": self._system}, {"role": "user", "content": text}]
         decision = await self._ask(messages, tools=TOOLS, max_tokens=48)
         answer = Answer(decision.content or "")
-        if decision.tool_calls:
-            messages.append(decision.model_dump(exclude_none=True))
-            for call in decision.tool_calls:
-                if call.type != "function":
-                    continue
-                arguments, result = self._execute(call.function.name, call.function.arguments)
-                answer.calls.append((call.function.name, arguments))
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-            answer.text = (await self._ask(messages, max_tokens=20)).content or ""
+        if not decision.tool_calls:
+            return answer
+        messages.append(decision.model_dump(exclude_none=True))
+        for call in decision.tool_calls:
+            if call.type != "function":
+                continue
+            arguments, result = self._execute(call.function.name, call.function.arguments)
+            answer.calls.append((call.function.name, arguments))
+            answer.text = result
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        if any(name in LOOK_UPS for name, _ in answer.calls):
+            phrased = (await self._ask(messages, max_tokens=16)).content or ""
+            if phrased and not phrased.startswith("<tool_call>"):  # a small model may call again instead of telling
+                answer.text = phrased
         return answer
 
     async def _ask(self, messages: list[Any], **options: Any) -> ChatCompletionMessage:

@@ -44,6 +44,9 @@ TOOLS: list[dict[str, Any]] = [
 ]
 """The tools as the OpenAI SDK sends them."""
 
+LOOK_UPS = frozenset({"track_order"})
+"""Tools that find something out and change nothing."""
+
 
 @dataclass
 class Shop:
