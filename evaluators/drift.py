@@ -79,10 +79,24 @@ def publish(run: Any, workspace: Path, project: str, base_url: str) -> str:
 
     space = Workspace.create(str(workspace))
     found = space.search_project(project)
-    place = found[0] if found else space.create_project(project, description=f"drift of agent {project}")
+    place = found[0] if found else _create_project(space, project)
     saved = space.add_run(place.id, run, include_data=False)
     identifier = getattr(saved, "id", None) or saved
     return f"{base_url}/projects/{place.id}/reports/{identifier}"
+
+
+def _create_project(space: Any, name: str) -> Any:
+    """A project whose dashboard shows the drift history: how many columns drifted at each look."""
+    from evidently.sdk.models import PanelMetric
+    from evidently.sdk.panels import line_plot_panel
+
+    project = space.create_project(name, description=f"drift of agent {name}")
+    counted = PanelMetric(legend="drifted columns", metric="DriftedColumnsCount", metric_labels={"value_type": "count"})
+    project.dashboard.add_panel(line_plot_panel(title=f"{name}: drifted columns at each look", values=[counted]))
+    for column in ("success", "action", "corrected", "tenant"):
+        value = PanelMetric(legend="p-value", metric="ValueDrift", metric_labels={"column": column})
+        project.dashboard.add_panel(line_plot_panel(title=f"{column}: p-value", values=[value], size="half"))
+    return project
 
 
 def _report(current: pd.DataFrame, reference: pd.DataFrame, threshold: float) -> Any:

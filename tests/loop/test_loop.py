@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from evoplane.demo.customers import Customers
@@ -156,21 +157,37 @@ def test_the_pages_people_watch_show_it(config: Settings, promoted: str, picture
     prefect = f"http://127.0.0.1:{config.prefect.port}"
     runs = {run["name"]: run["id"] for run in prefect_runs.recent_runs(config, limit=50)}
     evolved = next(id for name, id in runs.items() if name.startswith(f"evolve {AGENT}"))
+    projects = httpx.get(f"{config.evidently_url}/api/projects").json()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        for name, url, text in (
-            ("prefect-runs", f"{prefect}/runs", f"deliver {AGENT} version {promoted}"),
-            ("prefect-run", f"{prefect}/runs/flow-run/{evolved}?tab=Artifacts", f"decision-{AGENT}"),
-            ("mlflow-version", f"{config.mlflow_url}/#/models/{AGENT}/versions/{promoted}", "replay_improvement"),
-            ("mlflow-versions", f"{config.mlflow_url}/#/models/{AGENT}", "champion"),
-            ("evidently", config.evidently_url, AGENT),
-        ):
-            page.goto(url)
-            page.get_by_text(text).first.wait_for(timeout=60_000)
+        page = browser.new_page(viewport={"width": 1500, "height": 950})
+
+        def picture(name: str, *texts: str) -> None:
+            for text in texts:
+                page.get_by_text(text).first.wait_for(timeout=60_000)
             page.wait_for_timeout(1500)  # charts draw after the text is there
             page.screenshot(path=pictures / f"{name}.png")
+
+        page.goto(f"{prefect}/runs")
+        picture("prefect-runs", f"deliver {AGENT} version {promoted}", f"evolve {AGENT}", f"monitor {AGENT}")
+        page.goto(f"{prefect}/artifacts/artifact/{_artifact(config, evolved, f'decision-{AGENT}')}")
+        picture("prefect-decision", "largest lower bound minus cost")
+        page.goto(f"{prefect}/runs/flow-run/{evolved}")
+        page.get_by_text("Artifacts", exact=True).first.click()
+        picture("prefect-run", f"decision-{AGENT}", f"diagnosis-{AGENT}", f"data-gate-{AGENT}")
+        page.goto(f"{config.mlflow_url}/#/models/{AGENT}")
+        picture("mlflow-versions", "champion", "replay_improvement")
+        page.goto(f"{config.mlflow_url}/#/models/{AGENT}/versions/{promoted}")
+        picture("mlflow-version", "champion", "approver", APPROVER, "snapshot")
+        page.goto(f"{config.evidently_url}/projects/{projects[0]['id']}")
+        picture("evidently", f"{AGENT}: drifted columns at each look", "success: p-value")
         browser.close()
+
+
+def _artifact(config: Settings, run: str, key: str) -> str:
+    wanted = {"artifacts": {"key": {"any_": [key]}, "flow_run_id": {"any_": [run]}}}
+    found = httpx.post(f"{config.prefect_api_url}/artifacts/filter", json=wanted).json()
+    return str(found[0]["id"])
 
 
 def _answers_of(reader: StoreReader, version: str) -> list[str]:
