@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both make what they need; a second run reuses it.
 
-PYTHON    ?= python3.11
+PYTHON    ?= $(notdir $(firstword $(shell command -v python3.11 python3.12 python3)))
 VENV      := .venv
 VENV_VLLM := .venv-vllm
 BIN       := $(VENV)/bin
