@@ -20,7 +20,7 @@ import msgspec
 from evaluators import corrections, dataset
 from evaluators.cases import Case
 
-MAX_EXAMPLES = 160
+MAX_EXAMPLES = 176
 """More examples than this are not needed to learn the format, and every one costs a CPU-second."""
 
 _TEMPLATE = "chat_template.jinja"

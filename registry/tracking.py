@@ -52,6 +52,8 @@ def run_url(config: Settings, run_id: str) -> str:
 def _client(url: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # standard output is the command's own
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ["MLFLOW_TRACKING_URI"] = url  # proxied artifacts are resolved through it
     from mlflow import MlflowClient
 

@@ -102,9 +102,7 @@ def show_agent(name: str, json: Json = False) -> None:
             "intervention": v.intervention,
             "parent": v.parent,
             "description": v.description,
-            "policy": v.manifest.policy.served_name,
-            "memory items": len(v.manifest.memory),
-            "digest": v.digest[7:19],
+            **({"manifest": msgspec.to_builtins(v.manifest), "digest": v.digest} if json else {}),
         }
         for v in pointers.versions(connection, name).values()
     ]

@@ -43,7 +43,7 @@ def lineage(
             node.add(f"{approval['status']} by {approval['by']} ({approval['channel']}, {approval['at']})")
         if step["served_from"]:
             node.add("served from " + ", ".join(step["served_from"]))
-    out.print(tree)
+    out.print(tree, crop=False, no_wrap=True, overflow="ignore")
 
 
 def _answer(agent: str, event_id: str) -> dict[str, Any]:

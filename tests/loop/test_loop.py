@@ -191,7 +191,7 @@ def _artifact(config: Settings, run: str, key: str) -> str:
 
 
 def _answers_of(reader: StoreReader, version: str) -> list[str]:
-    records, _ = reader.events(agent=AGENT, kinds=("llm_call",))
+    records, _ = reader.events(agent=AGENT, kinds=("llm_call",), limit=10_000)
     return [r["id"] for _, r in records if (r["m"].get("tags") or {}).get("agent_version") == version
             and r["m"]["tags"]["role"] == "champion"]  # fmt: skip
 
