@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both make what they need; a second run reuses it.
 
-PYTHON    ?= $(notdir $(firstword $(shell command -v python3.11 python3.12 python3)))
+PYTHON    ?= $(notdir $(shell for p in python3.11 python3.12 python3; do command -v $$p && break; done))
 VENV      := .venv
 VENV_VLLM := .venv-vllm
 BIN       := $(VENV)/bin

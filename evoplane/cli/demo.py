@@ -40,6 +40,9 @@ def demo(
     else:
         _print(report)
         out.print(f"\nreport: {text}", style="dim")
+    if keep:
+        var = settings().var
+        err.print(f"the stack is still up: export EVOPLANE_PATHS__VAR={var}; evoplane status; evoplane down")
     raise typer.Exit(1 if report["shortcomings"] else 0)
 
 

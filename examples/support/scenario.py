@@ -18,6 +18,8 @@ from typing import Literal
 
 TENANTS = {"northwind": "Northwind Books", "lumen": "Lumen Lighting", "tundra": "Tundra Outdoor"}
 Split = Literal["train", "heldout"]
+_REDRAWS = 30
+"""How often another request is drawn when a shop was asked this one already."""
 
 FACTS_AT_START: dict[str, dict[str, str]] = {
     "northwind": {
@@ -282,7 +284,8 @@ def facts_now(changed: bool) -> dict[str, dict[str, str]]:
 def requests(split: Split, n: int, seed: int, policy_share: float = 0.4) -> list[Request]:
     """`n` requests in balanced order: tenants, families and templates take turns, entities are drawn.
 
-    Half of the policy requests are about the topic that will change.
+    Half of the policy requests are about the topic that will change. No shop is asked the same twice, as
+    long as there is something else to ask: repeated cases would make an interval look narrower than it is.
     """
     rng = random.Random(f"{split}-{seed}")
     actions = _by_tool(split, rng)
@@ -290,52 +293,56 @@ def requests(split: Split, n: int, seed: int, policy_share: float = 0.4) -> list
     others = _round_robin({t: _POLICY_TEMPLATES[t][split] for t in other_topics}, rng)
     changed = _round_robin({CHANGED_TOPIC: _POLICY_TEMPLATES[CHANGED_TOPIC][split]}, rng)
     tenants = list(TENANTS)
+    asked: set[tuple[str, str]] = set()
     out: list[Request] = []
     owed = 0.0
     policy_count = 0
     for i in range(n):
         owed += policy_share
         tenant = tenants[i % len(tenants)]
-        entities = {
-            "o": _order_number(split, rng),
-            "c": rng.choice(_CITIES[split]),
-            "p": rng.choice(_PRODUCTS[split]),
-        }
+        topics = None
         if owed >= 1:
             owed -= 1
             policy_count += 1
-            topic, template = next(changed if policy_count % 2 else others)
-            out.append(
-                Request(
-                    f"{split}-{seed}-{i}",
-                    tenant,
-                    split,
-                    "policy",
-                    template,
-                    template.format(**entities),
-                    topic=topic,
-                )
+            topics = changed if policy_count % 2 else others
+        for _ in range(_REDRAWS):
+            id = f"{split}-{seed}-{i}"
+            request = (
+                _action(id, tenant, split, actions, rng)
+                if topics is None
+                else _question(id, tenant, split, topics, rng)
             )
-            continue
-        tool, reason, template = next(actions)
-        arguments = {"order_id": entities["o"]}
-        if reason:
-            arguments["reason"] = reason
-        if tool == "change_address":
-            arguments["city"] = entities["c"]
-        out.append(
-            Request(
-                f"{split}-{seed}-{i}",
-                tenant,
-                split,
-                "action",
-                template,
-                template.format(**entities),
-                tool=tool,
-                arguments=tuple(arguments.items()),
-            )
-        )
+            if (tenant, request.text) not in asked:
+                break
+        asked.add((tenant, request.text))
+        out.append(request)
     return out
+
+
+def _action(id: str, tenant: str, split: Split, actions: Iterator[tuple[str, str, str]], rng: random.Random) -> Request:
+    tool, reason, template = next(actions)
+    entities = _entities(split, rng)
+    arguments = {"order_id": entities["o"]}
+    if reason:
+        arguments["reason"] = reason
+    if tool == "change_address":
+        arguments["city"] = entities["c"]
+    text = template.format(**entities)
+    return Request(id, tenant, split, "action", template, text, tool=tool, arguments=tuple(arguments.items()))
+
+
+def _question(id: str, tenant: str, split: Split, topics: Iterator[tuple[str, str]], rng: random.Random) -> Request:
+    topic, template = next(topics)
+    return Request(id, tenant, split, "policy", template, template.format(**_entities(split, rng)), topic=topic)
+
+
+def _entities(split: Split, rng: random.Random) -> dict[str, str]:
+    """o an order number, c a city, p a product."""
+    return {
+        "o": _order_number(split, rng),
+        "c": rng.choice(_CITIES[split]),
+        "p": rng.choice(_PRODUCTS[split]),
+    }
 
 
 def right_answer(request: Request, facts: dict[str, dict[str, str]]) -> dict[str, object]:

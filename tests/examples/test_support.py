@@ -23,6 +23,11 @@ def test_training_and_heldout_share_no_template_and_no_order_number() -> None:
     assert not numbers[0] & numbers[1]
 
 
+def test_no_shop_is_asked_the_same_heldout_question_twice() -> None:
+    asked = [(r.tenant, r.text) for r in requests("heldout", 84, 7)]
+    assert len(set(asked)) == len(asked)
+
+
 def test_the_same_seed_gives_the_same_customers() -> None:
     assert requests("train", 50, 3) == requests("train", 50, 3) != requests("train", 50, 4)
 
