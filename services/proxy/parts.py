@@ -27,16 +27,22 @@ Put = Callable[[str, bytes], str]
 Get = Callable[[str], bytes | None]
 """The bytes of a digest; None when there are none."""
 
+_STAND_IN = frozenset({"ref", "bytes", "media_type"})
+
 
 def externalize(record: dict[str, Any], put: Put) -> dict[str, Any]:
-    """The record with its large leaves moved out."""
+    """The record with its large leaves moved out.
+
+    What a client or a model sent in the form of a stand-in is moved out too, whatever its size: every
+    stand-in in a stored record is ours. Content kept apart is kept as it came and has none.
+    """
     return {key: _outward(key, value, put, key in _FREE_FORM) for key, value in record.items()}
 
 
 def internalize(value: Any, get: Get) -> Any:
     """The value with every stand-in for stored content replaced by the content."""
     if isinstance(value, dict):
-        if value.keys() == {"ref", "bytes", "media_type"}:
+        if _is_stand_in(value):
             data = get(value["ref"])
             if data is not None:
                 return data.decode() if value["media_type"].startswith("text/") else orjson.loads(data)
@@ -49,7 +55,7 @@ def internalize(value: Any, get: Get) -> Any:
 def references(value: Any) -> list[str]:
     """The digests a stored record names as content kept apart."""
     if isinstance(value, dict):
-        if value.keys() == {"ref", "bytes", "media_type"}:
+        if _is_stand_in(value):
             return [value["ref"]]
         return [ref for item in value.values() for ref in references(item)]
     if isinstance(value, list):
@@ -62,13 +68,15 @@ def _outward(key: str, value: Any, put: Put, free: bool) -> Any:
     if isinstance(value, str):
         return _text(value, put) if leaf else value
     if isinstance(value, dict):
+        if value.keys() == _STAND_IN:
+            return _reference(orjson.dumps(value), "application/json", put)
         inner = {k: _outward(k, v, put, free or k in _FREE_FORM) for k, v in value.items()}
-        return _json(inner, put) if leaf and key not in _FREE_FORM and "prefix" not in inner else inner
+        return _json(value, inner, put) if leaf and key not in _FREE_FORM and "prefix" not in inner else inner
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], int | float):
-            return _json(list(value), put) if leaf else list(value)
+            return _json(value, list(value), put) if leaf else list(value)
         items = [_outward(key, item, put, free) for item in value]
-        return _json(items, put) if leaf else items
+        return _json(value, items, put) if leaf else items
     return value
 
 
@@ -79,10 +87,17 @@ def _text(value: str, put: Put) -> Any:
     return _reference(data, "text/plain", put) if len(data) > INLINE_BYTES else value
 
 
-def _json(value: Any, put: Put) -> Any:
-    data = orjson.dumps(value)
-    return _reference(data, "application/json", put) if len(data) > INLINE_BYTES else value
+def _json(value: Any, inner: Any, put: Put) -> Any:
+    """`inner`, the value with its own large leaves moved out; when it is still large, all of the value moves."""
+    if len(orjson.dumps(inner)) <= INLINE_BYTES:
+        return inner
+    return _reference(orjson.dumps(value), "application/json", put)
 
 
 def _reference(data: bytes, media_type: str, put: Put) -> dict[str, Any]:
     return {"ref": put(media_type, data), "bytes": len(data), "media_type": media_type}
+
+
+def _is_stand_in(value: dict[str, Any]) -> bool:
+    # the types are asked too: older logs hold what clients sent in this form
+    return value.keys() == _STAND_IN and isinstance(value["ref"], str) and isinstance(value["media_type"], str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -24,15 +25,31 @@ _CHAIN = ("seq", "prev_hash", "hash")
 
 
 def restore(reader: StoreReader, keys: Mapping[str, Key], since: str) -> list[Session]:
-    """The sessions whose trajectory is open and was used since then; oldest first."""
+    """The sessions whose trajectory is open and was used since then; oldest first.
+
+    What can't be read is reported and left out: its session begins anew, and the others go on.
+    """
     sessions: list[Session] = []
     for tenant in reader.tenants():
-        for row in reversed(reader.trajectories(tenant, since=since, limit=_AT_MOST)):
-            if row.closed is None:
+        for row in _open(reader, tenant, since):
+            try:
                 session = _session(reader, keys, row)
-                if session is not None:
-                    sessions.append(session)
+            except Exception:
+                # whatever is wrong with one trajectory must not keep the gateway from starting
+                _log.exception("session %s: %s can't be restored", row.session_id, row.trajectory_id)
+                continue
+            if session is not None:
+                sessions.append(session)
     return sessions
+
+
+def _open(reader: StoreReader, tenant: str, since: str) -> list[TrajectoryRow]:
+    try:
+        rows = reader.trajectories(tenant, since=since, limit=_AT_MOST)
+    except sqlite3.Error:
+        _log.exception("the sessions of %s can't be restored", tenant)
+        return []
+    return [row for row in reversed(rows) if row.closed is None]
 
 
 def _session(reader: StoreReader, keys: Mapping[str, Key], row: TrajectoryRow) -> Session | None:

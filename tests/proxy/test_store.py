@@ -6,9 +6,12 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
+from atdp.records import Action, Outcome
 from services.proxy import parts, spool, store, tables
 from services.proxy.drafts import Content, InvalidDraft, StoreUnavailable
 from services.proxy.log import TenantLog
@@ -124,6 +127,34 @@ async def test_large_content_is_stored_once_and_comes_back(log: EventStore, tmp_
     assert all(len(str(record)) < 2000 for record in records)
     assert len(set(parts.references(records))) == 1
     assert reader.resolve("a", records[1])["o"]["messages"][0]["parts"][0]["content"] == text
+
+
+LOOKALIKES: list[Any] = [
+    {"ref": {}, "bytes": 1, "media_type": "x"},
+    {"ref": "sha256:" + "0" * 64, "bytes": 1, "media_type": "text/plain"},
+    {"ref": "a", "bytes": 1, "media_type": "b", "deep": {"ref": [], "bytes": None, "media_type": None}},
+]
+
+
+@pytest.mark.parametrize("given", [*LOOKALIKES, {"filler": ["w" * 40] * 100, "x": LOOKALIKES[0]}])
+async def test_what_a_client_sent_in_the_form_of_a_stand_in_comes_back_as_it_was(
+    log: EventStore, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    text = orjson.dumps(given).decode()
+    action = Action(name="t", arguments=given, params=given)
+    await log.append("a", [CONTEXT, header(), event("e1", a=action, y=Outcome(status="ok", result=[given, text]))])
+    reader = StoreReader(tmp_path)
+    assert reader.verify("a", "t1") == []
+    whole = reader.resolve("a", reader.records("a", "t1")[1])
+    assert (whole["a"]["arguments"], whole["a"]["params"]) == (given, given)
+    assert whole["y"]["result"] == [given, text]
+
+
+async def test_content_inside_content_that_is_kept_apart_comes_back(log: EventStore, tmp_path: Path) -> None:
+    given = {str(index): "v" * 3000 for index in range(40)}
+    await log.append("a", [CONTEXT, header(), event("e1", ext={"x": given})])
+    reader = StoreReader(tmp_path)
+    assert reader.resolve("a", reader.records("a", "t1")[1])["ext"]["x"] == given
 
 
 async def test_events_are_read_on_from_a_cursor_across_tenants(log: EventStore, tmp_path: Path) -> None:
