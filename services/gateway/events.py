@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -50,7 +50,7 @@ class Reported(Struct, forbid_unknown_fields=True):
     status: Status = "ok"
     error: str | None = None
     reason: str | None = None
-    duration_ms: float | None = None
+    duration_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
     effect: Literal["none", "read", "idempotent_write", "write", "irreversible"] = "write"
 
 

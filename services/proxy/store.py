@@ -221,17 +221,17 @@ class EventStore:
 
     def _keep_apart(self, left: list[_Waiting]) -> None:
         try:
-            self._spool.append(waiting.job for waiting in left)
+            invalid = self._spool.append(waiting.job for waiting in left)
         except OSError as error:
             self.counters.refused += len(left)
             self._set_state("refusing", str(error))
             for waiting in left:
                 waiting.outcome = StoreUnavailable(f"neither the store nor the spool can write: {error}")
             return
-        self.counters.spooled += len(left)
+        self.counters.spooled += invalid.count(None)
         self._set_state("spooling", self.counters.failure)
-        for waiting in left:
-            waiting.outcome = [_spooled(draft) for draft in waiting.job.drafts]
+        for waiting, error in zip(left, invalid, strict=True):
+            waiting.outcome = error or [_spooled(draft) for draft in waiting.job.drafts]
 
     def _recover(self) -> None:
         """Try the store again: drain the spool in order, once; else see whether the spool at least works."""
@@ -267,6 +267,7 @@ class EventStore:
 
     def _drain_batch(self, batch: list[Job]) -> None:
         log = self._log(batch[0].tenant)
+        rejected: list[Job] = []
         with log.transaction():
             for job in batch:
                 try:
@@ -274,7 +275,10 @@ class EventStore:
                         log.place(job.drafts)
                 except InvalidDraft:
                     # whoever sent it would have been refused; the rest of the spool must not wait for it
-                    _log.exception("a spooled job can't be placed and is dropped")
+                    _log.exception("a spooled job can't be placed and is put aside")
+                    rejected.append(job)
+        for job in rejected:
+            self._spool.reject(job)
 
     def _log(self, tenant: str) -> TenantLog:
         log = self._logs.get(tenant)

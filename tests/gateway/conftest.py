@@ -56,6 +56,11 @@ class Running:
         await response.read()
         return response
 
+    async def report(self, event: Any, key: str = "northwind") -> aiohttp.ClientResponse:
+        response = await self.http.post(f"{self.url}/v1/events", json=event, headers=self.headers(key))
+        await response.read()
+        return response
+
     def event(self, response: aiohttp.ClientResponse, tenant: str = "northwind") -> dict[str, Any]:
         """The stored `llm_call` of a reply."""
         record = self.reader.record(tenant, response.headers["x-evoplane-event-id"])

@@ -145,6 +145,12 @@ async def test_a_reported_tool_call_is_not_an_event_again_when_its_result_comes_
     assert calls[0]["replay"]["effect"] == "read"
 
 
+async def test_a_reported_event_lasts_no_less_than_no_time(running: Running) -> None:
+    report = {"kind": "tool_call", "name": "t", "session_id": "s1", "duration_ms": -1}
+    assert (await running.report(report)).status == 400
+    assert running.reader.tenants() == []
+
+
 async def test_an_explicit_end_closes_the_trajectory_and_signals_still_land(running: Running) -> None:
     response = await running.chat([user("hi")], headers=SESSION)
     end = f"{running.url}/v1/sessions/s1/end"

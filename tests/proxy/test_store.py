@@ -339,6 +339,43 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, m
     assert reader.verify("a", "t1") == []
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_job_that_could_not_be_read_back_from_the_spool_is_refused_alone(
+    log: EventStore, tmp_path: Path
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    locked = Locked(tmp_path)
+    negative, opaque, good = await asyncio.gather(
+        log.append("a", [event("negative", duration_ms=-1)]),
+        log.append("a", [event("opaque", ext={"x": object()})]),
+        log.append("a", [event("good")]),
+        return_exceptions=True,
+    )
+    locked.release()
+    await until_ok(log)
+    assert isinstance(negative, InvalidDraft)
+    assert isinstance(opaque, InvalidDraft)
+    assert not isinstance(good, BaseException)
+    assert [r.get("id") for r in StoreReader(tmp_path).records("a", "t1")] == [None, "good"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_the_spool_had_and_the_store_will_not_take_is_put_aside(log: EventStore, tmp_path: Path) -> None:
+    await log.append("a", [CONTEXT, header()])
+    locked = Locked(tmp_path)
+    await asyncio.gather(log.append("a", [event("lost", "nowhere")]), log.append("a", [event("good")]))
+    unreadable = spool._line(b'{"tenant": 1}')
+    with (tmp_path / "spool.jsonl").open("ab") as file:
+        file.write(unreadable)
+    locked.release()
+    await until_ok(log)
+    assert [r.get("id") for r in StoreReader(tmp_path).records("a", "t1")] == [None, "good"]
+    aside = (tmp_path / "spool.rejected.jsonl").read_bytes().splitlines(keepends=True)
+    assert unreadable in aside
+    assert any(b'"lost"' in line for line in aside)
+    assert (tmp_path / "spool.jsonl").stat().st_size == 0
+
+
 def test_a_spool_line_is_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "spool"
     first = spool.Spool(path)
