@@ -1,7 +1,8 @@
 """Approvals: durable, expiring, granted once, by someone who may.
 
 The record here is the truth; Prefect's form, the CLI and the consoles are ways to write it. Expired
-means rejected. A second yes changes nothing and says so.
+means rejected. A second yes changes nothing and says so. Every delivery asks anew: a yes to one delivery
+of a version says nothing about the next.
 """
 
 from __future__ import annotations
@@ -55,13 +56,28 @@ def request(
     timeout_s: float,
     flow_run_id: str | None = None,
 ) -> Approval:
-    """Ask for a decision. Asking again for the same version returns the record there is."""
+    """Ask for a decision on one delivery (`flow_run_id`) of a version.
+
+    The same run asking again gets its own record. One that still waits for an earlier run of the same
+    version is taken over, with the new evidence. Raises `RegistryError` when nobody could decide.
+    """
     approvers = get_agent(connection, agent).approvers
+    if not approvers:
+        raise RegistryError(f"{agent} has no approvers: name one with `evoplane agent create {agent} --approver NAME`")
     at = datetime.now(UTC)
     with transaction(connection):
-        for known in list_approvals(connection, agent):
-            if known.version == version:
+        asked = [get(connection, a.id) for a in list_approvals(connection, agent) if a.version == version]
+        for known in asked:
+            if flow_run_id is not None and known.flow_run_id == flow_run_id:
                 return known
+        for known in asked:
+            if known.status == "pending":
+                adopted = msgspec.structs.replace(known, evidence=evidence, flow_run_id=flow_run_id)
+                _write(connection, adopted)
+                if flow_run_id is not None:
+                    detail = {"agent": agent, "version": version, "from": known.flow_run_id, "run": flow_run_id}
+                    audit.append(connection, "deliver", "approval.adopted", known.id, detail)
+                return adopted
         approval = Approval(
             id=f"apr_{uuid7()}",
             agent=agent,
@@ -98,23 +114,39 @@ def decide(
     channel: str,
     reason: str = "",
     at: datetime | None = None,
+    os_user: str | None = None,
 ) -> tuple[Approval, bool]:
     """Approve or reject; returns the record and whether this call changed it.
 
-    Raises `RegistryError` when `by` is not an approver of the agent, or when the record was already
+    `os_user` is the account a command ran under: `by` is only what the caller says. Raises
+    `RegistryError` when `by` is not an approver of the agent now, or when the record was already
     decided the other way or has expired.
     """
     with transaction(connection):
         approval = get(connection, id, at)
-        if by not in approval.approvers:
-            allowed = ", ".join(approval.approvers) or "nobody"
+        approvers = get_agent(connection, approval.agent).approvers
+        if by not in approvers:
+            allowed = ", ".join(approvers) or "nobody"
             raise RegistryError(f"{by!r} may not decide about {approval.agent}; approvers: {allowed}")
         if approval.status == decision:
             return approval, False
         if decision not in TRANSITIONS[approval.status]:
             raise RegistryError(f"approval {id} is already {approval.status}")
-        moved = _move(connection, approval, decision, by, channel, reason, at or datetime.now(UTC))
+        moved = _move(connection, approval, decision, by, channel, reason, at or datetime.now(UTC), os_user)
     return moved, True
+
+
+def in_force(connection: sqlite3.Connection, approval: Approval) -> bool:
+    """May this approval still promote its version? Not after a delivery of it ended or it was rolled back from."""
+    if approval.status != "approved" or approval.decided_at is None:
+        return False
+    decided = datetime.fromisoformat(approval.decided_at)
+    for entry in audit.entries(connection, approval.agent):
+        over = entry.action == "delivery.ended" and entry.detail.get("version") == approval.version
+        away = entry.action == "rollback" and entry.detail.get("from") == approval.version != entry.detail.get("to")
+        if (over or away) and datetime.fromisoformat(entry.at) >= decided:
+            return False
+    return True
 
 
 def list_approvals(connection: sqlite3.Connection, agent: str | None = None) -> list[Approval]:
@@ -131,12 +163,20 @@ def _move(
     channel: str,
     reason: str,
     at: datetime,
+    os_user: str | None = None,
 ) -> Approval:
     changed = msgspec.structs.replace(
         approval, status=to, decided_by=by, decided_at=_text(at), channel=channel, reason=reason
     )
     _write(connection, changed)
-    detail = {"agent": approval.agent, "version": approval.version, "channel": channel, "reason": reason}
+    detail: dict[str, Any] = {
+        "agent": approval.agent,
+        "version": approval.version,
+        "channel": channel,
+        "reason": reason,
+    }
+    if os_user is not None:
+        detail["os_user"] = os_user
     audit.append(connection, by, f"approval.{to}", approval.id, detail)
     return changed
 

@@ -15,7 +15,8 @@ def lineage(connection: sqlite3.Connection, agent: str, version: str) -> list[di
     Raises `RegistryError` for a version the agent never had.
     """
     known = pointers.versions(connection, agent)
-    asked = {a.version: a for a in approvals.list_approvals(connection, agent)}
+    by_id = {a.id: a for a in approvals.list_approvals(connection, agent)}
+    asked = {a.version: a for a in by_id.values()}
     decided = {d["id"]: d for d in decisions.list_decisions(connection, agent)}
     served = [e for e in audit.entries(connection, agent) if e.action in ("promote", "rollback")]
     chain: list[dict[str, Any]] = []
@@ -24,7 +25,7 @@ def lineage(connection: sqlite3.Connection, agent: str, version: str) -> list[di
         if label not in known:
             raise RegistryError(f"{agent} has no version {label!r}")
         entry = known[label]
-        approval = asked.get(label)
+        approval = by_id.get(entry.lineage.get("approval", "")) or asked.get(label)
         decision = decided.get(entry.lineage.get("decision", ""))
         chain.append(
             {

@@ -17,14 +17,20 @@ from registry.control import data_version, now, transaction
 from registry.manifest import AgentVersion
 from registry.tenants import RegistryError
 
-__all__ = ["Route", "all_routes", "clear_canary", "clear_shadow", "data_version", "put_version", "read_route",
-           "rollback", "set_canary_weight", "set_champion", "start_canary", "start_shadow", "versions"]  # fmt: skip
+__all__ = ["Route", "RouteChanged", "all_routes", "clear_canary", "clear_shadow", "data_version", "put_version",
+           "read_route", "rollback", "set_canary_weight", "set_champion", "start_canary", "start_shadow", "versions"]  # fmt: skip
+
+
+class RouteChanged(RegistryError):
+    """The champion is not the one the caller took its decision about."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     champion: str
     previous: str | None = None
+    withdrawn: str | None = None
+    """The version a rollback last moved users away from: `previous`, but not to be served by that name."""
     canary: str | None = None
     canary_weight: float = 0.0
     """Share of sessions, 0 to 1."""
@@ -73,13 +79,19 @@ def versions(connection: sqlite3.Connection, agent: str) -> dict[str, AgentVersi
     return {row["version"]: msgspec.json.decode(row["body"], type=AgentVersion) for row in rows}
 
 
-def set_champion(connection: sqlite3.Connection, agent: str, version: str, why: str, actor: str) -> Route:
-    """Promote: all new requests get `version`; the old champion stays warm as `previous`."""
+def set_champion(
+    connection: sqlite3.Connection, agent: str, version: str, why: str, actor: str, expected: str | None = None
+) -> Route:
+    """Promote: all new requests get `version`; the old champion stays warm as `previous`.
+
+    With `expected`, raises `RouteChanged` when another version is champion by now.
+    """
     with transaction(connection):
         _require(connection, agent, version)
         route = all_routes(connection).get(agent)
         if route is not None and route.champion == version:
             return route
+        _expect(route, expected)
         changed = Route(
             agent=agent,
             champion=version,
@@ -98,13 +110,16 @@ def start_shadow(
         return _write(connection, route, actor, "shadow.start", {"version": version, "share": share})
 
 
-def clear_shadow(connection: sqlite3.Connection, agent: str, actor: str = "deliver") -> Route:
+def clear_shadow(
+    connection: sqlite3.Connection, agent: str, why: str = "", actor: str = "deliver", only: str | None = None
+) -> Route:
+    """Stop mirroring; with `only`, if it is that version that is mirrored."""
     with transaction(connection):
         route = read_route(connection, agent)
-        if route.shadow is None:
+        if route.shadow is None or (only is not None and route.shadow != only):
             return route
         cleared = _change(route, shadow=None, shadow_share=0.0)
-        return _write(connection, cleared, actor, "shadow.stop", {"version": route.shadow})
+        return _write(connection, cleared, actor, "shadow.stop", {"version": route.shadow, "why": why})
 
 
 def start_canary(
@@ -126,37 +141,65 @@ def start_canary(
         return _write(connection, changed, actor, "canary.start", {"version": version, "weight": weight})
 
 
-def set_canary_weight(connection: sqlite3.Connection, agent: str, weight: float, actor: str = "deliver") -> Route:
+def set_canary_weight(
+    connection: sqlite3.Connection, agent: str, weight: float, actor: str = "deliver", only: str | None = None
+) -> Route:
     with transaction(connection):
         route = read_route(connection, agent)
+        if only is not None and route.canary != only:
+            return route
         if route.canary is None:
             raise RegistryError(f"{agent} has no canary")
         changed = _change(route, canary_weight=_share(weight))
         return _write(connection, changed, actor, "canary.weight", {"version": route.canary, "weight": weight})
 
 
-def clear_canary(connection: sqlite3.Connection, agent: str, why: str = "", actor: str = "deliver") -> Route:
-    """Take the canary out: every new request, in whatever session, is on the champion again."""
+def clear_canary(
+    connection: sqlite3.Connection, agent: str, why: str = "", actor: str = "deliver", only: str | None = None
+) -> Route:
+    """Take the canary out: every new request, in whatever session, is on the champion again.
+
+    With `only`, if it is that version that is the canary.
+    """
     with transaction(connection):
         route = read_route(connection, agent)
-        if route.canary is None:
+        if route.canary is None or (only is not None and route.canary != only):
             return route
         cleared = _change(route, canary=None, canary_weight=0.0, canary_tenants=None)
         return _write(connection, cleared, actor, "canary.stop", {"version": route.canary, "why": why})
 
 
-def rollback(connection: sqlite3.Connection, agent: str, to: str, why: str, actor: str) -> Route:
-    """Serve `to` (a version label, or `previous`) again, at once and without gates; canary and shadow end too."""
+def rollback(
+    connection: sqlite3.Connection, agent: str, to: str, why: str, actor: str, expected: str | None = None
+) -> Route:
+    """Serve `to` (a version label, or `previous`) again, at once and without gates; canary and shadow end too.
+
+    `previous` is refused when it is the version the last rollback moved away from: asked for twice, a
+    rollback must not bring the trouble back. With `expected`, raises `RouteChanged` when another version is
+    champion by now.
+    """
     with transaction(connection):
         route = read_route(connection, agent)
+        _expect(route, expected)
         target = route.previous if to == "previous" else to
         if target is None:
             raise RegistryError(f"{agent} has no previous version to roll back to")
+        if to == "previous" and target == route.withdrawn:
+            raise RegistryError(
+                f"{agent} was just rolled back from version {target} to {route.champion}; to serve another one,"
+                f" name it: `evoplane rollback --agent {agent} --to VERSION`"
+            )
         _require(connection, agent, target)
         if target == route.champion and route.canary is None and route.shadow is None:
             return route
-        previous = route.champion if target != route.champion else route.previous
-        changed = Route(agent=agent, champion=target, previous=previous, revision=route.revision)
+        stays = target == route.champion
+        changed = Route(
+            agent=agent,
+            champion=target,
+            previous=route.previous if stays else route.champion,
+            withdrawn=route.withdrawn if stays else route.champion,
+            revision=route.revision,
+        )
         detail = {"from": route.champion, "to": target, "canary": route.canary, "why": why}
         return _write(connection, changed, actor, "rollback", detail)
 
@@ -176,6 +219,12 @@ def _write(
 
 def _change(route: Route, **fields: object) -> Route:
     return msgspec.structs.replace(route, **fields)
+
+
+def _expect(route: Route | None, champion: str | None) -> None:
+    if champion is not None and (route is None or route.champion != champion):
+        serving = route.champion if route else None
+        raise RouteChanged(f"version {serving} is champion now, not {champion}")
 
 
 def _require(connection: sqlite3.Connection, agent: str, version: str) -> None:

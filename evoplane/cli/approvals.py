@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -62,7 +63,9 @@ def reject(id: str, by: By, reason: Reason = "", json: Json = False) -> None:
 
 def _decide(id: str, decision: Literal["approved", "rejected"], by: str, reason: str, json: bool) -> None:
     config = settings()
-    approval, changed = approvals.decide(control.connect(config.control_db), id, decision, by, "cli", reason)
+    connection = control.connect(config.control_db)
+    user = getpass.getuser()
+    approval, changed = approvals.decide(connection, id, decision, by, "cli", reason, os_user=user)
     resumed: Any = None
     if approval.flow_run_id:
         resumed = prefect_runs.resume_approval(config, approval)

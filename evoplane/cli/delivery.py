@@ -43,12 +43,18 @@ def promote(
     Example: evoplane promote --agent support --version 3
     """
     connection = control.connect(settings().control_db)
-    approved = [
-        a for a in approvals.list_approvals(connection, agent) if a.version == version and a.status == "approved"
-    ]
-    if not approved:
-        raise RegistryError(f"version {version} of {agent} has no approval: `evoplane deliver` asks for one")
-    route = pointers.set_champion(connection, agent, version, f"approval {approved[0].id}", getpass.getuser())
+    with control.transaction(connection):
+        approved = [
+            a
+            for a in approvals.list_approvals(connection, agent)
+            if a.version == version and approvals.in_force(connection, a)
+        ]
+        if not approved:
+            raise RegistryError(
+                f"version {version} of {agent} has no approval in force (it ends with its delivery, and with a"
+                " rollback): `evoplane deliver` asks for one"
+            )
+        route = pointers.set_champion(connection, agent, version, f"approval {approved[-1].id}", getpass.getuser())
     _mirror(agent)
     show(msgspec.to_builtins(route), json)
 

@@ -3,10 +3,13 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from pathlib import Path
 
 import pytest
 
-from registry import approvals, audit
+from evoplane.cli import delivery
+from evoplane.settings import Settings
+from registry import approvals, audit, pointers, tenants
 from registry.tenants import RegistryError
 
 WEEK_S = 7 * 24 * 3600
@@ -63,3 +66,76 @@ def test_request_and_decision_are_audited(connection: sqlite3.Connection) -> Non
         ("dana", "approval.rejected"),
     ]
     assert entries[-1].detail["reason"] == "wrong tone"
+
+
+def of_run(connection: sqlite3.Connection, run: str, **evidence: float) -> approvals.Approval:
+    return approvals.request(connection, "support", "2", evidence, WEEK_S, run)
+
+
+def test_every_delivery_asks_anew_and_one_asks_once(connection: sqlite3.Connection) -> None:
+    first = of_run(connection, "run-1")
+    approvals.decide(connection, first.id, "rejected", "dana", "cli")
+    assert of_run(connection, "run-1").status == "rejected"
+    second = of_run(connection, "run-2")
+    assert (second.id != first.id, second.status) == (True, "pending")
+
+
+def test_a_request_that_still_waits_is_taken_over_by_the_next_run(connection: sqlite3.Connection) -> None:
+    first = of_run(connection, "run-1", lift=0.1)
+    second = of_run(connection, "run-2", lift=0.2)
+    assert (second.id, second.flow_run_id, second.evidence) == (first.id, "run-2", {"lift": 0.2})
+    assert approvals.get(connection, first.id) == second
+
+
+def test_an_expired_request_is_not_taken_over(connection: sqlite3.Connection) -> None:
+    first = approvals.request(connection, "support", "2", {}, 0, "run-1")
+    assert of_run(connection, "run-2").id != first.id
+    assert approvals.get(connection, first.id).status == "expired"
+
+
+def test_the_agents_present_approvers_decide(connection: sqlite3.Connection) -> None:
+    id = ask(connection).id
+    tenants.create_agent(connection, "support", "model", approvers=("fay",))
+    with pytest.raises(RegistryError, match="approvers: fay"):
+        approvals.decide(connection, id, "approved", "dana", "cli")
+    assert approvals.decide(connection, id, "approved", "fay", "cli")[1]
+
+
+def test_asking_where_nobody_may_answer_is_refused(connection: sqlite3.Connection) -> None:
+    tenants.create_agent(connection, "support", "model")
+    with pytest.raises(RegistryError, match="no approvers"):
+        ask(connection)
+
+
+def test_a_command_line_decision_records_the_account(connection: sqlite3.Connection) -> None:
+    id = ask(connection).id
+    approvals.decide(connection, id, "approved", "dana", "cli", os_user="root")
+    assert audit.entries(connection, id)[-1].detail["os_user"] == "root"
+
+
+def test_an_approval_ends_with_its_delivery_and_with_a_rollback(connection: sqlite3.Connection) -> None:
+    ended, _ = approvals.decide(connection, of_run(connection, "run-1").id, "approved", "dana", "cli")
+    assert approvals.in_force(connection, ended)
+    audit.append(connection, "deliver", "delivery.ended", "support", {"version": "3"})
+    assert approvals.in_force(connection, ended)
+    audit.append(connection, "deliver", "delivery.ended", "support", {"version": "2"})
+    assert not approvals.in_force(connection, ended)
+
+    second, _ = approvals.decide(connection, of_run(connection, "run-2").id, "approved", "dana", "cli")
+    pointers.set_champion(connection, "support", "2", "approved", "dana")
+    assert approvals.in_force(connection, second)
+    pointers.rollback(connection, "support", "previous", "worse", "dana")
+    assert not approvals.in_force(connection, second)
+
+
+def test_promote_refuses_an_approval_from_before_a_rollback(
+    connection: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "control_db", property(lambda _: tmp_path / "control.sqlite"))
+    monkeypatch.setattr(delivery, "_mirror", lambda _: None)
+    approvals.decide(connection, ask(connection).id, "approved", "dana", "cli")
+    delivery.promote("support", "2", json=True)
+    assert pointers.read_route(connection, "support").champion == "2"
+    pointers.rollback(connection, "support", "previous", "worse", "dana")
+    with pytest.raises(RegistryError, match="no approval in force"):
+        delivery.promote("support", "2", json=True)

@@ -87,3 +87,38 @@ def test_an_altered_audit_entry_is_found(connection: sqlite3.Connection) -> None
 def test_a_removed_audit_entry_is_found(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM audit WHERE seq=1")
     assert any("missing" in problem for problem in audit.verify(connection))
+
+
+def test_a_second_rollback_does_not_bring_back_what_the_first_took_out(connection: sqlite3.Connection) -> None:
+    pointers.set_champion(connection, "support", "2", "better", "test")
+    pointers.rollback(connection, "support", "previous", "worse", "test")
+    with pytest.raises(RegistryError, match="--to VERSION"):
+        pointers.rollback(connection, "support", "previous", "impatient", "test")
+    assert pointers.read_route(connection, "support").champion == "1"
+    assert pointers.rollback(connection, "support", "2", "it was not the cause", "test").champion == "2"
+
+
+def test_a_promotion_makes_previous_a_way_back_again(connection: sqlite3.Connection) -> None:
+    pointers.set_champion(connection, "support", "2", "better", "test")
+    pointers.rollback(connection, "support", "previous", "worse", "test")
+    pointers.set_champion(connection, "support", "3", "better", "test")
+    assert pointers.rollback(connection, "support", "previous", "worse", "test").champion == "1"
+
+
+def test_a_promotion_or_rollback_decided_about_another_champion_is_refused(connection: sqlite3.Connection) -> None:
+    with pytest.raises(pointers.RouteChanged, match="version 1 is champion now"):
+        pointers.set_champion(connection, "support", "2", "better", "test", expected="3")
+    with pytest.raises(pointers.RouteChanged):
+        pointers.rollback(connection, "support", "3", "worse", "test", expected="2")
+    assert pointers.set_champion(connection, "support", "2", "better", "test", expected="1").champion == "2"
+
+
+def test_clearing_one_version_leaves_anothers_canary_and_shadow(connection: sqlite3.Connection) -> None:
+    pointers.start_shadow(connection, "support", "3", 0.5)
+    pointers.start_canary(connection, "support", "3", 0.2)
+    pointers.clear_canary(connection, "support", only="2")
+    pointers.set_canary_weight(connection, "support", 0.9, only="2")
+    route = pointers.clear_shadow(connection, "support", only="2")
+    assert (route.canary, route.canary_weight, route.shadow) == ("3", 0.2, "3")
+    pointers.clear_canary(connection, "support", only="3")
+    assert pointers.clear_shadow(connection, "support", only="3").shadow is None
