@@ -230,8 +230,8 @@ class EventStore:
             return
         self.counters.spooled += invalid.count(None)
         self._set_state("spooling", self.counters.failure)
-        for waiting, error in zip(left, invalid, strict=True):
-            waiting.outcome = error or [_spooled(draft) for draft in waiting.job.drafts]
+        for waiting, refused in zip(left, invalid, strict=True):
+            waiting.outcome = refused or [_spooled(draft) for draft in waiting.job.drafts]
 
     def _recover(self) -> None:
         """Try the store again: drain the spool in order, once; else see whether the spool at least works."""
