@@ -22,7 +22,7 @@ from services.proxy.contexts import ContextBook
 from services.proxy.drafts import InvalidDraft, Stored
 from services.proxy.ending import Ending
 from services.proxy.restore import restore
-from services.proxy.sessions import Sessions
+from services.proxy.sessions import Session, Sessions
 from services.proxy.store import EventStore, StoreReader, StoreUnavailable
 from services.router.assignment import Router
 from services.router.shadow import ShadowMirror
@@ -101,18 +101,19 @@ class Gateway:
 
     async def record(self, exchange: Exchange, ending: Ending) -> None:
         """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
-        self.metrics.endings[ending.status] += 1
-        try:
-            future = self.store.submit(exchange.session.key.tenant, exchange.drafts(ending, self.contexts))
-        except StoreUnavailable:
-            _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
-            raise
         if self.settings.gateway.capture == "durable":
-            await self._confirm(future, exchange)
-            exchange.stored(ending, self.sessions, self.contexts)
+            await self._confirm(self._submit(exchange, ending), exchange, ending)
         else:
-            exchange.stored(ending, self.sessions, self.contexts)
-            self.spawn(self._confirm_later(future, exchange))
+            self.record_later(exchange, ending)
+
+    def record_later(self, exchange: Exchange, ending: Ending) -> None:
+        """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
+        self.spawn(self._confirm_later(self._submit(exchange, ending), exchange, ending))
+
+    def forget_log(self, session: Session) -> None:
+        """The store refused what continues this session: point at nothing that was said before."""
+        self.sessions.forget_log(session)
+        self.contexts.forget(session.key.tenant)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background; kept until it ends."""
@@ -120,18 +121,27 @@ class Gateway:
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
-    @staticmethod
-    async def _confirm(future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
+    def _submit(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
+        self.metrics.endings[ending.status] += 1
+        try:
+            return self.store.submit(exchange.session.key.tenant, exchange.drafts(ending, self.contexts))
+        except StoreUnavailable:
+            _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
+            raise
+
+    async def _confirm(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
+        """Only what is durable may be pointed at: the session goes on from the exchange once it is."""
         try:
             await future
         except InvalidDraft as error:
             # the log was taken away under a running gateway: begin the trajectory again next time
-            exchange.session.closed = True
+            self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
+        exchange.stored(ending, self.sessions, self.contexts)
 
-    async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
+    async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         try:
-            await self._confirm(future, exchange)
+            await self._confirm(future, exchange, ending)
         except StoreUnavailable as error:
             _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
 

@@ -111,7 +111,10 @@ async def _store(gateway: Gateway, session: Session, reported: Reported) -> dict
     drafts.append(event)
     try:
         await gateway.store.append(session.key.tenant, drafts)
-    except (StoreUnavailable, InvalidDraft) as error:
+    except InvalidDraft as error:
+        gateway.forget_log(session)
+        raise errors.not_recording() from error
+    except StoreUnavailable as error:
         raise errors.not_recording() from error
     session.opened = True
     if reported.kind == "tool_call" and reported.call_id:

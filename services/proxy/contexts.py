@@ -42,6 +42,10 @@ class ContextBook:
     def mark_stored(self, tenant: str, context_id: str) -> None:
         self._stored.add((tenant, context_id))
 
+    def forget(self, tenant: str) -> None:
+        """The tenant's log may have lost what it had."""
+        self._stored = {known for known in self._stored if known[0] != tenant}
+
 
 def bare_context(agent: str) -> Context:
     """What is known about an event that did not come with a model call."""

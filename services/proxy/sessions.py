@@ -92,7 +92,7 @@ class Session:
 
     def reopen(self) -> None:
         """Go on in a new trajectory: the old one has ended."""
-        parent = Parent(trajectory_id=self.trajectory_id, rel="continuation")
+        parent = Parent(trajectory_id=self.trajectory_id, rel="continuation") if self.opened else self.header.parent
         self.header = msgspec.structs.replace(self.header, trajectory_id=new_id("tr"), time=clock.now(), parent=parent)
         self.opened = self.closed = False
         self.step = 0
@@ -162,6 +162,18 @@ class Sessions:
             session = self.by_trajectory(tenant, id)
             if session is not None and session.trajectory_id == id:
                 session.closed = True
+
+    def forget_log(self, session: Session) -> None:
+        """The session's events are not in the log (any more): begin a trajectory that names none of them."""
+        for body in session.attempts:
+            if self._by_attempt.get((session.key.id, body)) is session:
+                del self._by_attempt[session.key.id, body]
+        session.attempts.clear()
+        session.exact.clear()
+        session.seen.clear()
+        session.calls.clear()
+        session.tokens = session.last_call = session.last_context = None
+        session.closed = True
 
     def forget_idle(self, idle_s: float) -> int:
         """Drop what has not been used for `idle_s` seconds from memory; gives how many."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import sqlite3
 from typing import Any
 
 import aiohttp
@@ -375,6 +376,51 @@ async def test_async_capture_does_not_wait_but_stores_all_the_same(running: Runn
     async with asyncio.timeout(2):
         while running.reader.record("northwind", response.headers["x-evoplane-event-id"]) is None:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("running", [{"capture": "async"}], indirect=True)
+async def test_nothing_points_at_an_exchange_that_async_capture_lost(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(self: EventStore, tenant: str, drafts: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(StoreUnavailable("disk full"))
+        return future
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EventStore, "submit", lose)
+        await running.chat([user("hi")], headers={"x-evoplane-session-id": "s"})
+        await asyncio.sleep(0.05)
+    follow = [user("hi"), {"role": "assistant", "content": "hello"}, user("more")]
+    response = await running.chat(follow, headers={"x-evoplane-session-id": "s"})
+    async with asyncio.timeout(2):
+        while running.reader.record("northwind", response.headers["x-evoplane-event-id"]) is None:
+            await asyncio.sleep(0.01)
+    header, *_, stored = running.chain(response)
+    assert header["record"] == "trajectory"
+    assert [message["role"] for message in stored["o"]["messages"]] == ["user", "assistant", "user"]
+    assert isinstance(stored["tokens"]["prompt_token_ids"], list)
+
+
+@pytest.mark.parametrize("step", ["chat", "event"])
+async def test_a_session_begins_again_when_its_log_was_taken_away(running: Running, step: str) -> None:
+    session = {"x-evoplane-session-id": "s"}
+    await running.chat([user("hi")], headers=session)
+    with sqlite3.connect(running.settings.store_dir / "northwind.sqlite") as log:
+        for table in ("records", "trajectories", "contexts"):
+            log.execute(f"DELETE FROM {table}")
+    follow = [user("hi"), {"role": "assistant", "content": "hello"}, user("more")]
+    if step == "chat":
+        refused = await running.chat(follow, headers=session)
+    else:
+        refused = await running.report({"kind": "user_message", "session_id": "s", "text": "x"})
+    assert refused.status == 503
+    response = await running.chat(follow, headers=session)
+    assert response.status == 200
+    _, question, stored = running.chain(response)
+    assert [message["role"] for message in stored["o"]["messages"]] == ["user", "assistant", "user"]
+    assert stored["causes"] == [{"id": question["id"], "rel": "input"}]
+    assert isinstance(stored["tokens"]["prompt_token_ids"], list)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
