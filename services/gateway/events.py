@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sqlite3
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,7 +34,9 @@ from services.gateway.errors import ApiError
 from services.proxy.contexts import bare_context
 from services.proxy.drafts import InvalidDraft, StoreDraft
 from services.proxy.sessions import MAX_ID_LENGTH, Session
-from services.proxy.store import StoreUnavailable
+from services.proxy.store import StoreReader, StoreUnavailable
+
+_log = logging.getLogger(__name__)
 
 
 class Reported(Struct, forbid_unknown_fields=True):
@@ -63,8 +68,11 @@ async def events(gateway: Gateway, request: Request, send: Send) -> None:
         reported = msgspec.convert(parsed, Reported)
     except msgspec.ValidationError as error:
         raise errors.malformed(f"{error}.") from error
-    session = _session(gateway, key, reported)
-    await respond_json(send, 202, await _store(gateway, session, reported))
+    _check_ids(reported)
+    answer = await _told(gateway, key, reported)
+    if answer is None:
+        answer = await _store(gateway, _session(gateway, key, reported), reported)
+    await respond_json(send, 202, answer)
 
 
 async def end_session(gateway: Gateway, request: Request, send: Send, session_id: str) -> None:
@@ -81,12 +89,46 @@ async def end_session(gateway: Gateway, request: Request, send: Send, session_id
     await respond_json(send, 200, {**await _store(gateway, session, ended), "closed": True})
 
 
-def _session(gateway: Gateway, key: Key, reported: Reported) -> Session:
+def _check_ids(reported: Reported) -> None:
     ids = (reported.session_id, reported.trajectory_id, reported.id)
     if any(id is not None and len(id) > MAX_ID_LENGTH for id in ids):
         raise errors.malformed(f"Ids have {MAX_ID_LENGTH} characters at most.")
+
+
+def _event_id(key: Key, reported: Reported) -> str:
+    """A client's id is its own: two agents using the same one are two events."""
+    return derived_id("ev", key.tenant, key.agent, reported.id) if reported.id else new_id("ev")
+
+
+async def _told(gateway: Gateway, key: Key, reported: Reported) -> dict[str, Any] | None:
+    """The answer to an event that was stored before: its trajectory may have ended, and begins no other."""
+    if not reported.id:
+        return None
+    id = _event_id(key, reported)
+    trajectory = await asyncio.to_thread(_find, gateway, key.tenant, id)
+    # looked at last: what was told meanwhile, or waits in the spool, is not to be told again either
+    session = gateway.sessions.by_id(key, reported.session_id) if reported.session_id else None
+    if trajectory is None and session is not None:
+        trajectory = session.told.get(id)
+    return None if trajectory is None else {"id": id, "trajectory_id": trajectory}
+
+
+def _find(gateway: Gateway, tenant: str, event_id: str) -> str | None:
+    reader = StoreReader(gateway.settings.store_dir)
+    try:
+        record = reader.record(tenant, event_id)
+    except sqlite3.Error as error:
+        # the store says itself whether it can write; this was only to answer a repetition better
+        _log.warning("the log of %s can't be read: %s", tenant, error)
+        return None
+    finally:
+        reader.close()
+    return record["trajectory_id"] if record is not None else None
+
+
+def _session(gateway: Gateway, key: Key, reported: Reported) -> Session:
     if reported.trajectory_id is not None:
-        session = gateway.sessions.by_trajectory(key.tenant, reported.trajectory_id)
+        session = gateway.sessions.by_trajectory(key, reported.trajectory_id)
         if session is None:
             raise ApiError(
                 404,
@@ -117,6 +159,8 @@ async def _store(gateway: Gateway, session: Session, reported: Reported) -> dict
     except StoreUnavailable as error:
         raise errors.not_recording() from error
     session.opened = True
+    if reported.id:
+        session.told[event.id] = event.trajectory_id
     if reported.kind == "tool_call" and reported.call_id:
         session.calls.pop(reported.call_id, None)
         session.reported.add(reported.call_id)
@@ -159,7 +203,7 @@ def _event(session: Session, reported: Reported, context_id: str) -> EventDraft:
     key = session.key
     return EventDraft(
         atdp="1.0",
-        id=derived_id("ev", key.tenant, key.agent, reported.id) if reported.id else new_id("ev"),
+        id=_event_id(key, reported),
         trajectory_id=session.trajectory_id,
         kind=reported.kind,
         time=clock.now(),

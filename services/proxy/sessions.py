@@ -82,6 +82,8 @@ class Session:
     calls: dict[str, PendingCall] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)
     """Call ids of tool calls the agent reported itself; their results are not events again."""
+    told: dict[str, str] = field(default_factory=dict)
+    """Trajectories of the events the agent reported under ids of its own: sending them again is harmless."""
     attempts: dict[_Hash, Attempt] = field(default_factory=dict)
     tokens: tuple[str, array[int]] | None = None
     """The last call's prompt and completion ids, for the prefix form of the next."""
@@ -90,10 +92,16 @@ class Session:
     def trajectory_id(self) -> str:
         return self.header.trajectory_id
 
-    def reopen(self) -> None:
-        """Go on in a new trajectory: the old one has ended."""
+    def reopen(self, train: str) -> None:
+        """Go on in a new trajectory, under the tenant's policy of today: the old one has ended."""
         parent = Parent(trajectory_id=self.trajectory_id, rel="continuation") if self.opened else self.header.parent
-        self.header = msgspec.structs.replace(self.header, trajectory_id=new_id("tr"), time=clock.now(), parent=parent)
+        self.header = msgspec.structs.replace(
+            self.header,
+            trajectory_id=new_id("tr"),
+            time=clock.now(),
+            parent=parent,
+            gov=msgspec.structs.replace(self.header.gov, eligibility=_eligibility(self.key, train)),
+        )
         self.opened = self.closed = False
         self.step = 0
         self.calls.clear()
@@ -124,7 +132,8 @@ class Sessions:
             session = new_session(key, train, session_id)
             self._by_id[_identity(key, session.session_id)] = session
         if session.closed:
-            session.reopen()
+            self._by_trajectory.pop(session.trajectory_id, None)
+            session.reopen(train)
         self._by_trajectory[session.trajectory_id] = session
         session.last_used = time.monotonic()
         return session
@@ -132,10 +141,13 @@ class Sessions:
     def by_id(self, key: Key, session_id: str) -> Session | None:
         return self._by_id.get(_identity(key, session_id))
 
-    def by_trajectory(self, tenant: str, trajectory_id: str) -> Session | None:
-        """The session a trajectory is the open one of; other tenants' trajectories don't exist."""
+    def by_trajectory(self, key: Key, trajectory_id: str) -> Session | None:
+        """The session a trajectory is the open one of; what isn't of this tenant, agent and purpose doesn't exist."""
         session = self._by_trajectory.get(trajectory_id)
-        return session if session is not None and session.key.tenant == tenant else None
+        if session is None or session.closed or session.trajectory_id != trajectory_id:
+            return None
+        same = _identity(session.key, session.session_id) == _identity(key, session.session_id)
+        return session if same else None
 
     def answered(self, session: Session, meaning: _Hash) -> None:
         """From now on, a request that begins with these messages continues this session."""
@@ -159,8 +171,8 @@ class Sessions:
     def close(self, tenant: str, trajectory_ids: Iterable[str]) -> None:
         """These trajectories have ended."""
         for id in trajectory_ids:
-            session = self.by_trajectory(tenant, id)
-            if session is not None and session.trajectory_id == id:
+            session = self._by_trajectory.get(id)
+            if session is not None and session.key.tenant == tenant and session.trajectory_id == id:
                 session.closed = True
 
     def forget_log(self, session: Session) -> None:
@@ -172,6 +184,7 @@ class Sessions:
         session.exact.clear()
         session.seen.clear()
         session.calls.clear()
+        session.told.clear()
         session.tokens = session.last_call = session.last_context = None
         session.closed = True
 
@@ -216,13 +229,6 @@ class Sessions:
 def new_session(key: Key, train: str, session_id: str | None = None, **header: Any) -> Session:
     """A session with a fresh trajectory; `header` overrides fields of its record."""
     session_id = session_id or new_id("se")
-    eligibility = Eligibility(
-        train=train if key.purpose == "serve" else "deny",  # type: ignore[arg-type]
-        evaluate="allow",
-        replay="allow",
-        debug="allow",
-        cross_tenant="deny",
-    )
     fields: dict[str, Any] = {
         "atdp": "1.0",
         "trajectory_id": new_id("tr"),
@@ -235,12 +241,22 @@ def new_session(key: Key, train: str, session_id: str | None = None, **header: A
             classification="internal",
             redaction=Redaction(state="none"),
             review="none",
-            eligibility=eligibility,
+            eligibility=_eligibility(key, train),
         ),
         "ext": {"key": key.id, "purpose": key.purpose},
         **header,
     }
     return Session(key, session_id, TrajectoryDraft(**fields))
+
+
+def _eligibility(key: Key, train: str) -> Eligibility:
+    return Eligibility(
+        train=train if key.purpose == "serve" else "deny",  # type: ignore[arg-type]
+        evaluate="allow",
+        replay="allow",
+        debug="allow",
+        cross_tenant="deny",
+    )
 
 
 def exact_hashes(conversation: list[dict[str, Any]]) -> list[_Hash]:

@@ -34,7 +34,8 @@ class Running:
     secrets: dict[str, str]
     reader: StoreReader
     connection: Any
-    servers: list[tuple[uvicorn.Server, asyncio.Task[None]]] = field(default_factory=list)
+    server: list[Any] = field(default_factory=list)
+    """The server and its task."""
 
     def headers(self, key: str = "northwind", **more: str) -> dict[str, str]:
         return {"authorization": f"Bearer {self.secrets[key]}", **{k.replace("_", "-"): v for k, v in more.items()}}
@@ -60,6 +61,16 @@ class Running:
         response = await self.http.post(f"{self.url}/v1/events", json=event, headers=self.headers(key))
         await response.read()
         return response
+
+    async def stop(self) -> None:
+        """Stop the gateway as a signal would."""
+        self.server[0].should_exit = True
+        await self.server[1]
+
+    @staticmethod
+    async def wait_for_keys() -> None:
+        """Until the gateway has looked at the control database again."""
+        await asyncio.sleep(0.25)
 
     def event(self, response: aiohttp.ClientResponse, tenant: str = "northwind") -> dict[str, Any]:
         """The stored `llm_call` of a reply."""
@@ -141,9 +152,9 @@ def _fill(connection: Any) -> dict[str, str]:
 @pytest.fixture
 async def running(tmp_path: Path, upstream: ScriptedUpstream, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
     settings, connection, secrets = prepared(tmp_path, upstream.port, **getattr(request, "param", {}))
-    url, server, task = await serve(settings)
+    url, *server = await serve(settings)
     async with aiohttp.ClientSession() as http:
-        yield Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection)
-    server.should_exit = True
-    await task
+        running = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, server)
+        yield running
+    await running.stop()
     connection.close()
