@@ -3,11 +3,13 @@
     load → shadow → canary → approval (the run suspends until a person decides) → promote → watch
 
 Run again from the top after a suspension, the stages done before return their stored results. A stage
-that aborts or stays inconclusive ends the run under that name; the champion serves on.
+that aborts or stays inconclusive ends the run under that name; the champion serves on. A run that dies takes
+its version out (`withdraw`); one that had no chance to is cleaned up after by the next.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from typing import Any, Literal
 
@@ -16,19 +18,22 @@ from pydantic import Field
 
 from evoplane.settings import Settings, settings
 from flows import (
+    deliveries,
     environment,  # noqa: F401  (before prefect)
     exposure,
+    mirroring,
     policies,
     reports,
     serving,
 )
 from flows.exposure import StageResult
 from flows.rollback import roll_back
-from registry import approvals, audit, control, decisions, pointers, prefect_runs, versions
+from registry import approvals, audit, control, decisions, pointers, prefect_runs, tenants, versions
 from registry.manifest import AgentVersion
 from registry.tenants import RegistryError
 
 from prefect import flow, get_run_logger, task  # isort: skip
+from prefect.client.schemas.objects import StateType  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
 from prefect.flow_runs import suspend_flow_run  # isort: skip
 from prefect.input import RunInput  # isort: skip
@@ -48,7 +53,36 @@ class ApprovalForm(RunInput):
     note: str = Field(description="Why; kept in the audit log")
 
 
-@flow(name="deliver", flow_run_name="deliver {agent} version {version}", persist_result=True, log_prints=True)
+def withdraw(flow: Any, flow_run: Any, state: Any) -> None:
+    """Hook of a run that crashed, failed or was cancelled: nobody watches its canary or shadow any more.
+
+    What failed or was cancelled has ended; what crashed is taken up again when the flows start.
+    """
+    agent, version = flow_run.parameters["agent"], flow_run.parameters["version"]
+    connection = control.connect(settings().control_db)
+    if agent not in pointers.all_routes(connection):
+        return
+    take_out(connection, agent, version, f"the delivery {state.name.lower()}")
+    if state.type != StateType.CRASHED and version in deliveries.under_way(connection, agent):
+        detail = {"version": version, "outcome": state.name, "why": state.message or ""}
+        audit.append(connection, "deliver", "delivery.ended", agent, detail)
+
+
+def take_out(connection: sqlite3.Connection, agent: str, version: str, why: str) -> None:
+    """End this version's shadow and canary; another version's stay."""
+    pointers.clear_shadow(connection, agent, why, only=version)
+    pointers.clear_canary(connection, agent, why, only=version)
+
+
+@flow(
+    name="deliver",
+    flow_run_name="deliver {agent} version {version}",
+    persist_result=True,
+    log_prints=True,
+    on_failure=[withdraw],
+    on_crashed=[withdraw],
+    on_cancellation=[withdraw],
+)
 def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
     """Bring one version to users, or take it out."""
     config = settings()
@@ -56,9 +90,14 @@ def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
     route = pointers.read_route(connection, agent)
     if version not in pointers.versions(connection, agent):
         return Failed(name="Unknown version", message=f"{agent} has no version {version!r}")
+    take_out(connection, agent, version, "left over from a delivery that died")
     champion = start(agent, version, route.champion, skip_shadow)
     if champion == version:
+        detail = {"version": version, "outcome": "Already champion", "why": ""}
+        audit.append(connection, "deliver", "delivery.ended", agent, detail)
         return Completed(name="Already champion", message=f"version {version} serves already")
+    if not tenants.get_agent(connection, agent).approvers:
+        return _end(config, agent, version, "No approver", "nobody could approve a promotion", failed=True)
     refused = load_policy(agent, version)
     if refused:
         return _end(config, agent, version, "Not loadable", refused, failed=True)
@@ -68,23 +107,45 @@ def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
             return _end(config, agent, version, f"Shadow {shadowed.end}", shadowed.reason)
     tried = canary_stage(agent, version)
     if tried.end == "abort":
-        return abort_canary(config, agent, version, champion, tried)
+        return abort_canary(config, agent, version, tried)
     if tried.end == "inconclusive":
         return _end(config, agent, version, "Inconclusive", f"canary paused: {tried.reason}")
     approval = ask(config, agent, version, champion, tried)
     if approval.status != "approved":
         return _end(config, agent, version, approval.status.capitalize(), f"approval {approval.id}: {approval.reason}")
-    promoted_at = promote(agent, version, approval.id, str(approval.decided_by))
+    try:
+        promoted_at = promote(agent, version, approval.id, str(approval.decided_by), champion)
+    except RegistryError as error:
+        return _end(config, agent, version, "Superseded", f"not promoted: {error}")
+    try:
+        return confirm(config, agent, version, champion, approval, promoted_at)
+    except pointers.RouteChanged as error:
+        return _end(config, agent, version, "Superseded", f"not rolled back: {error}")
+
+
+def confirm(
+    config: Settings, agent: str, version: str, champion: str, approval: approvals.Approval, promoted_at: str
+) -> Any:
+    """After the promotion: proof that users get the version, MLflow's view of it, and the watch.
+
+    Raises `RouteChanged` when it would have to be rolled back and somebody moved users on before.
+    """
+    connection = control.connect(config.control_db)
     try:
         seconds = serving.verify(config, agent, version)
     except serving.NotServed as error:
-        roll_back(config, agent, champion, f"promotion did not take effect: {error}", "deliver")
+        roll_back(config, agent, champion, f"promotion did not take effect: {error}", "deliver", expected=version)
         return _end(config, agent, version, "Not served", str(error), failed=True)
     get_run_logger().info("the gateway answers with version %s (verified in %.2f s)", version, seconds)
+    lineage = {"approver": str(approval.decided_by), "approval": approval.id}
+    mirroring.tags(config, connection, agent, version, lineage)
+    mirroring.aliases(config, connection, agent)
     seen = watch_stage(agent, version, champion, promoted_at)
     if seen.end == "abort":
-        roll_back(config, agent, champion, f"after promotion {seen.reason}", "deliver")
+        roll_back(config, agent, champion, f"after promotion {seen.reason}", "deliver", expected=version)
         return _end(config, agent, version, "Rolled back", seen.reason)
+    if seen.end == "superseded":
+        return _end(config, agent, version, "Superseded", f"it was promoted; {seen.reason}")
     return _end(config, agent, version, "Promoted", f"version {version} serves; watch: {seen.reason}")
 
 
@@ -130,14 +191,18 @@ def canary_stage(agent: str, version: str) -> StageResult:
 
 
 @task(persist_result=True, task_run_name="promote {version}")
-def promote(agent: str, version: str, approval_id: str, approver: str) -> str:
-    """Flip the pointer, mirror it; returns when users were moved."""
-    config = settings()
-    connection = control.connect(config.control_db)
+def promote(agent: str, version: str, approval_id: str, approver: str, champion: str) -> str:
+    """Flip the pointer; returns when users were moved.
+
+    Raises `RegistryError` when the approval's delivery is over, or users have another champion than the one the
+    version was compared with.
+    """
+    connection = control.connect(settings().control_db)
     at = control.now()
-    pointers.set_champion(connection, agent, version, f"approval {approval_id}", approver)
-    versions.tag(config, connection, agent, version, {"approver": approver, "approval": approval_id})
-    versions.mirror_aliases(config, connection, agent)
+    with control.transaction(connection):
+        if not approvals.in_force(connection, approvals.get(connection, approval_id)):
+            raise RegistryError(f"approval {approval_id} is not in force any more")
+        pointers.set_champion(connection, agent, version, f"approval {approval_id}", approver, expected=champion)
     return at
 
 
@@ -201,16 +266,17 @@ def approval_evidence(config: Settings, agent: str, version: str, champion: str,
     return evidence
 
 
-def abort_canary(config: Settings, agent: str, version: str, champion: str, tried: StageResult) -> Any:
+def abort_canary(config: Settings, agent: str, version: str, tried: StageResult) -> Any:
     """Bookkeeping after the canary is already out: aliases, weights, proof that everyone is back."""
     connection = control.connect(config.control_db)
     name = _version(config, agent, version).manifest.policy.served_name
     in_use = {_version(config, agent, v).manifest.policy.served_name for v in _serving_labels(config, agent)}
-    versions.mirror_aliases(config, connection, agent)
+    champion = pointers.read_route(connection, agent).champion
     try:
         seconds = serving.verify(config, agent, champion)
     except serving.NotServed as error:
         return _end(config, agent, version, "Not served", str(error), failed=True)
+    mirroring.aliases(config, connection, agent)
     if name not in in_use:
         policies.unload(config, name)
     why = f"{tried.reason}; version {champion} answers again (verified in {seconds:.2f} s)"
@@ -220,11 +286,9 @@ def abort_canary(config: Settings, agent: str, version: str, champion: str, trie
 def _end(config: Settings, agent: str, version: str, name: str, message: str, failed: bool = False) -> Any:
     """End the delivery under a name; only what needs an engineer is a failure."""
     connection = control.connect(config.control_db)
-    pointers.clear_shadow(connection, agent)
-    if pointers.read_route(connection, agent).canary == version:
-        pointers.clear_canary(connection, agent, why=message)
+    take_out(connection, agent, version, message)
     audit.append(connection, "deliver", "delivery.ended", agent, {"version": version, "outcome": name, "why": message})
-    versions.tag(config, connection, agent, version, {"delivery": f"{name}: {message}"})
+    mirroring.tags(config, connection, agent, version, {"delivery": f"{name}: {message}"})
     return Failed(name=name, message=message) if failed else Completed(name=name, message=message)
 
 

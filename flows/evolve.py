@@ -18,6 +18,7 @@ from evaluators.cases import Case
 from evaluators.decision import NO_OP, Decision, Evaluated, decide
 from evoplane.settings import Settings, settings
 from flows import (
+    deliveries,
     environment,  # noqa: F401  (before prefect)
     limits,
     policies,
@@ -28,7 +29,7 @@ from flows import (
 from flows.answering import answer_cases
 from flows.interventions import INTERVENTIONS, Evidence, Proposal
 from flows.reading import served
-from registry import approvals, audit, control, decisions, pointers, prefect_runs, tracking, versions
+from registry import audit, control, decisions, pointers, prefect_runs, tracking, versions
 from registry.manifest import Manifest
 
 from prefect import flow, get_run_logger, task  # isort: skip
@@ -49,9 +50,9 @@ def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = 
 def _evolve(config: Settings, agent: str, reason: str) -> Any:
     connection = control.connect(config.control_db)
     route = pointers.read_route(connection, agent)
-    under_way = delivery_under_way(config, agent)
+    under_way = deliveries.under_way(connection, agent)
     if under_way:
-        return Completed(name="Delivery in progress", message=under_way)
+        return Completed(name="Delivery in progress", message=f"version {under_way[0]} is being delivered")
     champion = pointers.versions(connection, agent)[route.champion]
     taken = take_snapshot(agent)
     cases = snapshot.read(Path(taken.path))
@@ -80,21 +81,6 @@ def _evolve(config: Settings, agent: str, reason: str) -> Any:
         config, ACCEPTED, agent, {"agent": agent, "version": version, "skip_shadow": False, "decision": decision_id}
     )
     return Completed(name="Accepted", message=f"version {version}: {decision.chosen}, decision {decision_id}")
-
-
-def delivery_under_way(config: Settings, agent: str) -> str | None:
-    """The accepted version of this agent whose delivery has not ended yet."""
-    connection = control.connect(config.control_db)
-    entries = audit.entries(connection, agent)
-    accepted = [e.detail["version"] for e in entries if e.action == "candidate.accepted"]
-    ended = {e.detail["version"] for e in entries if e.action == "delivery.ended"}
-    champions = {e.detail.get("champion") for e in entries if e.action == "promote"}
-    asked = [approvals.get(connection, a.id) for a in approvals.list_approvals(connection, agent)]
-    ended |= {a.version for a in asked if a.status in ("rejected", "expired")}
-    for version in accepted:
-        if version not in ended and version not in champions:
-            return f"version {version} is being delivered"
-    return None
 
 
 @task(cache_policy=NO_CACHE, task_run_name="snapshot {agent}")

@@ -1,7 +1,7 @@
 """Letting live traffic meet a candidate: the shadow stage, the canary stage, and the watch afterwards.
 
-Each stage looks at recorded sessions only and ends in one of four ways: pass, abort, inconclusive (too
-little traffic in time), and for the watch also breach.
+Each stage looks at recorded sessions only and ends in one of these ways: pass, abort, inconclusive (too little
+traffic in time, or somebody changed the route meanwhile), and for the watch superseded (another champion serves).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL_S = 1.5
 _BASELINE = 200
 """Champion sessions before a promotion that the watch compares with, at most."""
 
-End = Literal["pass", "abort", "inconclusive"]
+End = Literal["pass", "abort", "inconclusive", "superseded"]
 OnProgress = Callable[[float], None]
 
 
@@ -49,7 +49,7 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
     """
     connection = control.connect(config.control_db)
     started = control.now()
-    pointers.start_shadow(connection, agent, version, config.delivery.shadow_share)
+    champion = pointers.start_shadow(connection, agent, version, config.delivery.shadow_share).champion
     reader = CaseReader(StoreReader(config.store_dir), agent)
     need = config.delivery.shadow_sessions
     deadline = time.monotonic() + config.delivery.stage_timeout_s
@@ -60,12 +60,15 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
             on_progress(100 * len(mirrored) / need)
             if len(mirrored) >= need:
                 return _shadow_result(cases, mirrored, config.delivery.alpha)
+            route = pointers.read_route(connection, agent)
+            if (route.shadow, route.champion) != (version, champion):
+                return _result("inconclusive", _withdrawn(route, champion), len(mirrored), 0)
             if time.monotonic() > deadline:
                 reason = f"{len(mirrored)} of {need} mirrored sessions in {config.delivery.stage_timeout_s:.0f} s"
                 return _result("inconclusive", reason, len(mirrored), 0)
             time.sleep(_POLL_S)
     finally:
-        pointers.clear_shadow(connection, agent)
+        pointers.clear_shadow(connection, agent, only=version)
 
 
 def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) -> StageResult:
@@ -77,7 +80,7 @@ def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) 
     delivery = config.delivery
     weights = list(delivery.canary_weights)
     started = control.now()
-    pointers.start_canary(connection, agent, version, weights[0])
+    champion = pointers.start_canary(connection, agent, version, weights[0]).champion
     reader = CaseReader(StoreReader(config.store_dir), agent)
     step, steps_at = 0, 0
     last_growth = time.monotonic()
@@ -90,18 +93,23 @@ def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) 
             harm_margin=delivery.harm_margin,
             min_sessions=delivery.canary_min_sessions,
         )
+        route = pointers.read_route(connection, agent)
+        if (route.canary, route.champion) != (version, champion):
+            reason = _withdrawn(route, champion)
+            pointers.clear_canary(connection, agent, why=reason, only=version)
+            return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
         if verdict.state != "continue":
-            pointers.clear_canary(connection, agent, why=f"{verdict.state}: {verdict.reason}")
+            pointers.clear_canary(connection, agent, why=f"{verdict.state}: {verdict.reason}", only=version)
             return _canary_result("abort" if verdict.state == "abort" else "pass", verdict)
         if verdict.canary > seen:
             seen, last_growth = verdict.canary, time.monotonic()
         if time.monotonic() - last_growth > delivery.stage_timeout_s:
             reason = f"no new judged canary session in {delivery.stage_timeout_s:.0f} s ({verdict.reason})"
-            pointers.clear_canary(connection, agent, why=reason)
+            pointers.clear_canary(connection, agent, why=reason, only=version)
             return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
         if step + 1 < len(weights) and verdict.canary - steps_at >= delivery.canary_step_sessions:
             step, steps_at = step + 1, verdict.canary
-            pointers.set_canary_weight(connection, agent, weights[step])
+            pointers.set_canary_weight(connection, agent, weights[step], only=version)
         on_progress(100 * min(1.0, verdict.canary / max(1, delivery.canary_min_sessions)))
         time.sleep(_POLL_S)
 
@@ -109,22 +117,35 @@ def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) 
 def watch(
     config: Settings, agent: str, version: str, previous: str, since: str, on_progress: OnProgress
 ) -> StageResult:
-    """Compare what the promoted version does with what the champion before it did, session by session."""
+    """Compare what the promoted version does with what the champion before it did, session by session.
+
+    Without judged sessions of the champion before there is nothing to compare with: inconclusive.
+    """
+    connection = control.connect(config.control_db)
     reader = CaseReader(StoreReader(config.store_dir), agent)
     before = [
         c for c in served(reader.read(limit=config.monitor.window), previous) if c.success is not None and c.at < since
     ]
+    before = before[-_BASELINE:]
+    if not before:
+        return _result("inconclusive", f"no judged session of version {previous} to compare with", 0, 0)
     need = config.delivery.watch_sessions
+    block = max(1, len(before) // max(1, need))
     deadline = time.monotonic() + config.delivery.stage_timeout_s
     while True:
         now = [c for c in served(reader.read(since=since), version) if c.success is not None and c.at >= since]
+        now.sort(key=lambda c: (c.judged_at, c.event_id))
         verdict = judge_canary(
-            interleave(before[-_BASELINE:], now),
+            interleave(before, now, block),
             alpha=config.delivery.alpha,
             harm_margin=config.delivery.harm_margin,
             min_sessions=need,
         )
         on_progress(100 * len(now) / need)
+        champion = pointers.read_route(connection, agent).champion
+        if champion != version:
+            reason = f"version {champion} is champion now"
+            return msgspec.structs.replace(_canary_result("superseded", verdict), reason=reason)
         if verdict.state == "abort":
             return _canary_result("abort", verdict)
         if len(now) >= need:
@@ -152,11 +173,15 @@ def canary_outcomes(cases: Sequence[Case], version: str, since: str) -> list[Out
     return out
 
 
-def interleave(before: Sequence[Case], now: Sequence[Case]) -> list[Outcome]:
-    """Earlier champion outcomes dealt out evenly before each new one, so that each is compared with its share."""
+def interleave(before: Sequence[Case], now: Sequence[Case], block: int) -> list[Outcome]:
+    """`block` earlier champion outcomes before each new one, so that each is compared with its share.
+
+    What a new session is compared with never changes with later ones: the sequence that is tested must only
+    grow, or looking at it repeatedly would cost error probability after all.
+    """
     out: list[Outcome] = []
     for position, case in enumerate(now):
-        share = before[position * len(before) // len(now) : (position + 1) * len(before) // len(now)]
+        share = before[position * block : (position + 1) * block]
         out += [Outcome("champion", bool(c.success), error=c.status != "ok") for c in share]
         out.append(Outcome("canary", bool(case.success), error=case.status != "ok"))
     return out
@@ -174,6 +199,12 @@ def _shadow_result(cases: Sequence[Case], mirrored: Sequence[Case], alpha: float
         return _result("abort", f"calls fail: {failed}, the champion's {usual}", len(mirrored), len(pairs))
     end = _result("pass", f"calls that failed {failed}; {quality}", len(mirrored), len(pairs))
     return msgspec.structs.replace(end, difference=compared.improvement)
+
+
+def _withdrawn(route: pointers.Route, champion: str) -> str:
+    if route.champion != champion:
+        return f"withdrawn: version {route.champion} is champion now, not {champion}"
+    return "withdrawn: somebody took it out"
 
 
 def _canary_result(end: End, verdict: CanaryVerdict) -> StageResult:

@@ -11,6 +11,7 @@ from typing import Any
 from evoplane.settings import Settings, settings
 from flows import (
     environment,  # noqa: F401  (before prefect)
+    mirroring,
     serving,
 )
 from registry import control, pointers, versions
@@ -33,13 +34,17 @@ def rollback(agent: str, to: str = "previous", why: str = "asked by an operator"
     return Completed(name="Rolled back", message=f"version {champion} answers (verified in {seconds:.2f} s)")
 
 
-def roll_back(config: Settings, agent: str, to: str, why: str, actor: str) -> float:
+def roll_back(config: Settings, agent: str, to: str, why: str, actor: str, expected: str) -> float:
     """Roll back from inside another flow; returns the seconds the gateway took to serve it.
 
-    Raises `NotServed` when the gateway does not follow.
+    Raises `RouteChanged` when `expected` is not champion any more, `NotServed` when the gateway does not
+    follow. MLflow's aliases are set if it answers.
     """
-    pointers.rollback(control.connect(config.control_db), agent, to, why, actor)
-    return _follow_up(config, agent)[1]
+    connection = control.connect(config.control_db)
+    pointers.rollback(connection, agent, to, why, actor, expected=expected)
+    seconds = serving.verify(config, agent, to)
+    mirroring.aliases(config, connection, agent)
+    return seconds
 
 
 def _follow_up(config: Settings, agent: str) -> tuple[str, float]:

@@ -22,12 +22,12 @@ from typing import Any, cast
 import httpx
 
 from evoplane.settings import Settings, settings
-from flows import automations, environment  # noqa: F401  (before prefect)
+from flows import automations, deliveries, environment  # noqa: F401  (before prefect)
 from flows.deliver import deliver
 from flows.evolve import evolve
 from flows.monitor import monitor, monitor_all
 from flows.rollback import rollback
-from registry import approvals, audit, control, pointers, prefect_runs, versions
+from registry import approvals, control, pointers, prefect_runs, versions
 
 from prefect import Flow, get_client, serve  # isort: skip
 from prefect.client.orchestration import SyncPrefectClient  # isort: skip
@@ -147,31 +147,24 @@ def take_up_deliveries(config: Settings) -> None:
     for agent in pointers.all_routes(connection):
         _mirror(config, agent)
         open_runs = _open_deliveries(agent)
-        for version in unfinished(config, agent):
-            asked = next((a for a in approvals.list_approvals(connection, agent) if a.version == version), None)
-            if version not in open_runs:
+        for version in deliveries.under_way(connection, agent):
+            if version not in open_runs.values():
                 payload = {"agent": agent, "version": version, "skip_shadow": False}
                 prefect_runs.emit_event(config, "evoplane.candidate.accepted", agent, payload)
                 _log.warning("delivery of %s version %s was cut off: started anew", agent, version)
-            elif asked and asked.flow_run_id and asked.status in ("approved", "rejected"):
+        for asked in approvals.list_approvals(connection, agent):
+            if asked.flow_run_id in open_runs and asked.status in ("approved", "rejected"):
                 prefect_runs.resume_approval(config, asked)
 
 
-def unfinished(config: Settings, agent: str) -> list[str]:
-    """Versions whose delivery began and has not ended."""
-    entries = audit.entries(control.connect(config.control_db), agent)
-    ended = {e.detail.get("version") for e in entries if e.action == "delivery.ended"}
-    promoted = {e.detail.get("champion") for e in entries if e.action == "promote"}
-    begun = [e.detail["version"] for e in entries if e.action in ("candidate.accepted", "delivery.started")]
-    return [v for v in dict.fromkeys(begun) if v not in ended and v not in promoted]
-
-
-def _open_deliveries(agent: str) -> set[str]:
+def _open_deliveries(agent: str) -> dict[str, str]:
+    """Flow run id -> version."""
     types = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
     wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=types)))
     with get_client(sync_client=True) as client:
         runs = client.read_flow_runs(flow_run_filter=wanted)
-    return {r.parameters["version"] for r in runs if r.parameters.get("agent") == agent and "version" in r.parameters}
+    mine = [r for r in runs if r.parameters.get("agent") == agent and "version" in r.parameters]
+    return {str(r.id): r.parameters["version"] for r in mine}
 
 
 def _mirror(config: Settings, agent: str) -> None:

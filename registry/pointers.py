@@ -18,7 +18,8 @@ from registry.manifest import AgentVersion
 from registry.tenants import RegistryError
 
 __all__ = ["Route", "RouteChanged", "all_routes", "clear_canary", "clear_shadow", "data_version", "put_version",
-           "read_route", "rollback", "set_canary_weight", "set_champion", "start_canary", "start_shadow", "versions"]  # fmt: skip
+           "read_route", "rollback", "set_canary_weight", "set_champion", "start_canary", "start_shadow",
+           "versions"]  # fmt: skip
 
 
 class RouteChanged(RegistryError):

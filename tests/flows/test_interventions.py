@@ -96,7 +96,7 @@ def test_a_canary_session_counts_once_and_only_for_its_own_version():
 
 def test_the_watch_compares_each_new_session_with_its_share_of_the_old_ones():
     before = [make_case(reward=0.0) for _ in range(4)]
-    dealt = exposure.interleave(before, [make_case(reward=1.0), make_case(reward=1.0)])
+    dealt = exposure.interleave(before, [make_case(reward=1.0), make_case(reward=1.0)], 2)
     assert [o.arm for o in dealt] == ["champion", "champion", "canary"] * 2
     assert msgspec.to_builtins(dealt[-1]) == msgspec.to_builtins(Outcome("canary", True))
 

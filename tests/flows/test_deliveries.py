@@ -1,0 +1,215 @@
+"""What a delivery leaves behind however it ends: pointers, audit, approvals. No server is needed."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import flows.deliver as delivery
+from evaluators.canary import Outcome
+from evoplane.settings import Settings
+from flows import deliveries, exposure, mirroring
+from flows.exposure import StageResult
+from registry import approvals, audit, control, pointers, tenants, versions
+from registry.manifest import AgentVersion, Manifest, Policy
+from tests.evaluators.conftest import make_case
+
+from prefect.states import Cancelled, Crashed, Failed  # isort: skip
+
+AGENT = "support"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    config = Settings.model_validate({"paths": {"var": str(tmp_path)}, "delivery": {"stage_timeout_s": 5}})
+    monkeypatch.setattr(delivery, "settings", lambda: config)
+    monkeypatch.setattr(exposure, "_POLL_S", 0.0)
+    return config
+
+
+@pytest.fixture
+def connection(config: Settings) -> sqlite3.Connection:
+    connection = control.connect(config.control_db)
+    tenants.create_tenant(connection, "acme", train="allow")
+    tenants.create_agent(connection, AGENT, "model", approvers=("dana",))
+    for number in ("1", "2", "3"):
+        manifest = Manifest(policy=Policy(base="model", served_name=f"support-v{number}"))
+        pointers.put_version(
+            connection, AgentVersion(agent=AGENT, version=number, digest=manifest.digest, manifest=manifest)
+        )
+    pointers.set_champion(connection, AGENT, "1", "first", "test")
+    return connection
+
+
+def note(connection: sqlite3.Connection, action: str, version: str = "2") -> None:
+    audit.append(connection, "test", action, AGENT, {"version": version})
+
+
+@pytest.mark.parametrize("end", ["delivery.ended", "canary.abort", "shadow.abort"])
+def test_a_delivery_is_under_way_until_it_ends_and_may_begin_again(connection: sqlite3.Connection, end: str) -> None:
+    note(connection, "candidate.accepted")
+    note(connection, "delivery.started")
+    assert deliveries.under_way(connection, AGENT) == ["2"]
+    note(connection, end)
+    assert deliveries.under_way(connection, AGENT) == []
+    note(connection, "delivery.started")
+    assert deliveries.under_way(connection, AGENT) == ["2"]
+
+
+def test_promotion_ends_a_delivery(connection: sqlite3.Connection) -> None:
+    note(connection, "candidate.accepted")
+    pointers.set_champion(connection, AGENT, "2", "better", "test")
+    assert deliveries.under_way(connection, AGENT) == []
+
+
+@pytest.mark.parametrize("how", ["rejected", "expired"])
+def test_a_refused_or_expired_approval_ends_its_delivery_only(connection: sqlite3.Connection, how: str) -> None:
+    note(connection, "candidate.accepted")
+    asked = approvals.request(connection, AGENT, "2", {}, 0 if how == "expired" else 60, "run-1")
+    if how == "rejected":
+        assert deliveries.under_way(connection, AGENT) == ["2"]
+        approvals.decide(connection, asked.id, "rejected", "dana", "cli")
+    assert deliveries.under_way(connection, AGENT) == []
+    note(connection, "delivery.started")
+    assert deliveries.under_way(connection, AGENT) == ["2"]
+
+
+def run_of(version: str = "2") -> Any:
+    return SimpleNamespace(parameters={"agent": AGENT, "version": version})
+
+
+@pytest.mark.parametrize(("state", "left"), [(Crashed(), ["2"]), (Failed(), []), (Cancelled(), [])])
+def test_a_run_that_dies_takes_its_version_out(connection: sqlite3.Connection, state: Any, left: list[str]) -> None:
+    note(connection, "delivery.started")
+    pointers.start_shadow(connection, AGENT, "2", 0.5)
+    pointers.start_canary(connection, AGENT, "2", 0.5)
+    delivery.withdraw(None, run_of(), state)
+    route = pointers.read_route(connection, AGENT)
+    assert (route.canary, route.shadow) == (None, None)
+    assert [e.action for e in audit.entries(connection, AGENT) if e.action.endswith(".stop")] == [
+        "shadow.stop",
+        "canary.stop",
+    ]
+    assert deliveries.under_way(connection, AGENT) == left
+
+
+def test_a_run_that_dies_leaves_another_versions_canary(connection: sqlite3.Connection) -> None:
+    pointers.start_canary(connection, AGENT, "3", 0.5)
+    delivery.withdraw(None, run_of("2"), Crashed())
+    assert pointers.read_route(connection, AGENT).canary == "3"
+
+
+def test_the_hooks_are_on_the_flow() -> None:
+    flow = delivery.deliver
+    assert [flow.on_failure_hooks, flow.on_crashed_hooks, flow.on_cancellation_hooks] == [[delivery.withdraw]] * 3
+
+
+@pytest.mark.parametrize("stage", [exposure.shadow, exposure.canary])
+def test_a_stage_ends_when_somebody_changes_the_route(
+    config: Settings, connection: sqlite3.Connection, stage: Any
+) -> None:
+    def roll_back(_: float) -> None:
+        pointers.rollback(connection, AGENT, "1", "an operator", "test")
+
+    ended = stage(config, AGENT, "2", roll_back)
+    assert ended.end == "inconclusive" and "withdrawn" in ended.reason
+
+
+def test_a_stage_does_not_take_out_the_canary_that_replaced_its_own(
+    config: Settings, connection: sqlite3.Connection
+) -> None:
+    ended = exposure.canary(config, AGENT, "2", lambda _: pointers.start_canary(connection, AGENT, "3", 0.5))
+    assert ended.end == "inconclusive" and pointers.read_route(connection, AGENT).canary == "3"
+
+
+def test_the_watch_without_a_baseline_is_inconclusive(config: Settings, connection: sqlite3.Connection) -> None:
+    ended = exposure.watch(config, AGENT, "1", "0", control.now(), lambda _: None)
+    assert ended.end == "inconclusive" and "version 0" in ended.reason
+
+
+def test_the_watch_ends_when_another_version_is_champion(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposure.CaseReader, "read", lambda *_, **__: [make_case(agent_version="1", reward=1.0)])
+    ended = exposure.watch(config, AGENT, "2", "1", control.now(), lambda _: None)
+    assert ended.end == "superseded" and "version 1" in ended.reason
+
+
+def test_what_a_watched_session_is_compared_with_never_changes() -> None:
+    before = [make_case(reward=float(n % 2)) for n in range(9)]
+    now = [make_case(reward=1.0) for _ in range(4)]
+    looks = [exposure.interleave(before, now[:n], 2) for n in range(1, 5)]
+    assert all(looks[-1][: len(look)] == look for look in looks)
+    assert looks[0] == [Outcome("champion", False), Outcome("champion", True), Outcome("canary", True)]
+
+
+def approved(connection: sqlite3.Connection) -> approvals.Approval:
+    asked = approvals.request(connection, AGENT, "2", {}, 60, "run-1")
+    return approvals.decide(connection, asked.id, "approved", "dana", "cli")[0]
+
+
+def test_a_promotion_whose_champion_changed_or_whose_delivery_ended_is_refused(connection: sqlite3.Connection) -> None:
+    asked = approved(connection)
+    with pytest.raises(pointers.RouteChanged):
+        delivery.promote.fn(AGENT, "2", asked.id, "dana", "3")
+    note(connection, "delivery.ended")
+    with pytest.raises(Exception, match="not in force"):
+        delivery.promote.fn(AGENT, "2", asked.id, "dana", "1")
+    assert pointers.read_route(connection, AGENT).champion == "1"
+
+
+def away(*_: object, **__: object) -> None:
+    raise ConnectionError("MLflow is away")
+
+
+@pytest.fixture
+def promoted(config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Version 2 just promoted, MLflow away: `confirm(how the watch ends)`, and what `happened` then."""
+    happened: list[str] = []
+    monkeypatch.setattr(versions, "mirror_aliases", away)
+    monkeypatch.setattr(versions.tracking, "client", away)
+    monkeypatch.setattr(delivery, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr(delivery.serving, "verify", lambda *_: happened.append("verified") or 0.1)
+    asked = approved(connection)
+    at = delivery.promote.fn(AGENT, "2", asked.id, "dana", "1")
+
+    def confirm(end: str) -> Any:
+        seen = StageResult(end=end, reason="seen", candidate=1, champion=1)  # type: ignore[arg-type]
+        monkeypatch.setattr(delivery, "watch_stage", lambda *_: happened.append("watched") or seen)
+        return delivery.confirm(config, AGENT, "2", "1", asked, at)
+
+    return SimpleNamespace(confirm=confirm, happened=happened)
+
+
+def test_a_promotion_is_verified_and_watched_although_mlflow_is_away(
+    connection: sqlite3.Connection, promoted: Any
+) -> None:
+    assert promoted.confirm("pass").name == "Promoted"
+    assert promoted.happened == ["verified", "watched"]
+    assert pointers.versions(connection, AGENT)["2"].lineage["approver"] == "dana"
+    assert {"mirror.failed", "delivery.ended"} <= {e.action for e in audit.entries(connection, AGENT)}
+
+
+def test_harm_seen_after_a_promotion_rolls_back_although_mlflow_is_away(
+    connection: sqlite3.Connection, promoted: Any
+) -> None:
+    assert promoted.confirm("abort").name == "Rolled back"
+    assert pointers.read_route(connection, AGENT).champion == "1"
+
+
+def test_a_superseded_watch_rolls_nothing_back(connection: sqlite3.Connection, promoted: Any) -> None:
+    pointers.set_champion(connection, AGENT, "3", "better still", "test")
+    assert promoted.confirm("superseded").name == "Superseded"
+    assert pointers.read_route(connection, AGENT).champion == "3"
+
+
+def test_mirroring_says_whether_mlflow_answered(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "mirror_aliases", away)
+    assert not mirroring.aliases(config, connection, AGENT)
