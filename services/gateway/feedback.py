@@ -96,7 +96,9 @@ def _read(item: Any, index: int) -> Feedback:
 
 def _signal(key: Key, item: Feedback) -> Signal:
     kind, target = item.target()
-    return Signal(target_kind=kind, target=target, agent=key.agent, annotation=_annotation(key, item))
+    return Signal(
+        target_kind=kind, target=target, agent=key.agent, annotation=_annotation(key, item), purpose=key.purpose
+    )
 
 
 def _annotation(key: Key, item: Feedback) -> AnnotationDraft:

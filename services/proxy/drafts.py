@@ -25,8 +25,10 @@ class Signal(msgspec.Struct, frozen=True, tag_field="record", tag="signal"):
     target_kind: Literal["event", "trajectory", "session"]
     target: str
     agent: str
-    """Of several agents' sessions with one id, this agent's is meant."""
+    """Only what is this agent's is meant."""
     annotation: AnnotationDraft
+    purpose: str | None = None
+    """Of several sessions with one id, that of this purpose is meant; None is any."""
 
 
 class Close(msgspec.Struct, frozen=True, tag_field="record", tag="close"):

@@ -167,19 +167,27 @@ class TenantLog:
         return self._append(msgspec.structs.replace(signal.annotation, **changes))
 
     def _find(self, signal: Signal) -> str | None:
+        """The trajectory a signal is about, among those it may be about."""
         match signal.target_kind:
             case "event":
                 row = self._execute(
-                    "SELECT trajectory_id FROM records WHERE id=? AND record='event'", signal.target
-                ).fetchone()
+                    "SELECT trajectory_id FROM records WHERE id=? AND record='event' AND agent=?",
+                    signal.target, signal.agent,
+                ).fetchone()  # fmt: skip
             case "trajectory":
                 row = self._execute(
-                    "SELECT trajectory_id FROM trajectories WHERE trajectory_id=?", signal.target
-                ).fetchone()
-            case "session":
-                row = self._execute(
-                    "SELECT trajectory_id FROM trajectories WHERE session_id=? AND agent=? ORDER BY rowid DESC LIMIT 1",
+                    "SELECT trajectory_id FROM trajectories WHERE trajectory_id=? AND agent=?",
                     signal.target, signal.agent,
+                ).fetchone()  # fmt: skip
+            case "session":
+                # a header without a purpose came with an agent's own traffic
+                row = self._execute(
+                    "SELECT t.trajectory_id FROM trajectories t"
+                    " JOIN records r ON r.trajectory_id=t.trajectory_id AND r.seq=0"
+                    " WHERE t.session_id=?1 AND t.agent=?2 AND (?3 IS NULL OR"
+                    " coalesce(json_extract(CAST(r.body AS TEXT), '$.ext.purpose'), 'serve')=?3)"
+                    " ORDER BY t.rowid DESC LIMIT 1",
+                    signal.target, signal.agent, signal.purpose,
                 ).fetchone()  # fmt: skip
         return row[0] if row else None
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import Running, user
+from registry import tenants
+from tests.gateway.conftest import MODEL, Running, user
 from tests.gateway.upstream import call
 
 SESSION = {"x-evoplane-session-id": "s1"}
@@ -95,6 +96,30 @@ async def test_another_tenants_event_cannot_be_judged_or_even_found(running: Run
         answer = await running.feedback({**target, "name": "resolved", "value": 0}, key="lumen")
         assert (await answer.json())["bound"] == [False]
     assert signals_on(running, response) == []
+
+
+async def test_a_session_is_judged_by_keys_of_its_own_purpose(running: Running) -> None:
+    served = await running.chat([user("hi")], headers=SESSION)
+    evaluated = await running.chat([user("hi")], key="evaluate", headers=SESSION)
+    for key, purpose in (("northwind", "serve"), ("evaluate", "evaluate"), ("operate", "operate")):
+        answer = await running.feedback({"session_id": "s1", "name": "resolved", "value": 1, "id": key}, key=key)
+        assert (await answer.json())["bound"] == [purpose != "operate"]
+    assert len(signals_on(running, served)) == len(signals_on(running, evaluated)) == 1
+    operated = await running.chat([user("hi")], key="operate", headers=SESSION)
+    assert len(signals_on(running, operated)) == 1
+
+
+async def test_another_agents_event_cannot_be_judged_or_even_found(running: Running) -> None:
+    tenants.create_agent(running.connection, "other", MODEL)
+    running.secrets["other"] = tenants.create_key(running.connection, "northwind", "other")[1]
+    await running.wait_for_keys()
+    response = await running.chat([user("hi")], headers=SESSION)
+    event = running.event(response)
+    for target in ({"event_id": event["id"]}, {"trajectory_id": event["trajectory_id"]}, {"session_id": "s1"}):
+        answer = await running.feedback({**target, "name": "resolved", "value": 0}, key="other")
+        assert (await answer.json())["bound"] == [False]
+    assert signals_on(running, response) == []
+    assert running.reader.trajectories("northwind")[0].closed is None
 
 
 @pytest.mark.parametrize(
