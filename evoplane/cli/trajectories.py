@@ -32,11 +32,7 @@ def list_trajectories(
     Example: evoplane trajectories list --tenant northwind --limit 5
     """
     reader = _reader()
-    rows = [
-        {"tenant": t, **_row(row)}
-        for t in _tenants(reader, tenant)
-        for row in reader.trajectories(t, agent=agent, limit=limit)
-    ]
+    rows = [row._asdict() for t in _tenants(reader, tenant) for row in reader.trajectories(t, agent=agent, limit=limit)]
     show(sorted(rows, key=lambda r: str(r["last_at"]), reverse=True), json)
 
 
@@ -75,14 +71,15 @@ def verify(
     reader = _reader()
     checked = events = 0
     problems: list[dict[str, str]] = []
-    targets = [_find(reader, id)] if id else None
-    for name in _tenants(reader, tenant):
+    tenants = _tenants(reader, tenant)
+    targets = [_find(reader, id, tenants if tenant else None)] if id else None
+    for name in tenants:
         for row in reader.trajectories(name):
-            if targets is not None and (name, _row(row)["trajectory_id"]) not in targets:
+            if targets is not None and (name, row.trajectory_id) not in targets:
                 continue
-            trajectory_id = str(_row(row)["trajectory_id"])
+            trajectory_id = row.trajectory_id
             checked += 1
-            events += int(_row(row)["events"])  # type: ignore[call-overload]
+            events += row.events
             problems += [
                 {"tenant": name, "trajectory_id": trajectory_id, "problem": problem}
                 for problem in reader.verify(name, trajectory_id)
@@ -114,7 +111,7 @@ def export(
     for name in _tenants(reader, tenant):
         contexts: set[str] = set()
         for row in reader.trajectories(name, agent=agent):
-            for record in reader.records(name, str(_row(row)["trajectory_id"])):
+            for record in reader.records(name, row.trajectory_id):
                 context = record.get("ctx")
                 if context and context not in contexts:
                     contexts.add(context)
@@ -139,17 +136,16 @@ def _tenants(reader: StoreReader, only: str | None) -> list[str]:
     return [only]
 
 
-def _find(reader: StoreReader, id: str) -> tuple[str, str]:
-    for tenant in reader.tenants():
-        if any(_row(row)["trajectory_id"] == id for row in reader.trajectories(tenant)):
+def _find(reader: StoreReader, id: str, tenants: list[str] | None = None) -> tuple[str, str]:
+    """(tenant, trajectory) of a trajectory's or event's id, among these tenants' or all; fails when there is none."""
+    among = reader.tenants() if tenants is None else tenants
+    for tenant in among:
+        if any(row.trajectory_id == id for row in reader.trajectories(tenant)):
             return tenant, id
-    if found := reader.find_event(id):
-        return found
-    raise RegistryError(f"no trajectory or event {id!r}")
-
-
-def _row(row: Any) -> dict[str, object]:
-    return row if isinstance(row, dict) else {name: getattr(row, name) for name in row.__struct_fields__}
+    for tenant in among:
+        if record := reader.record(tenant, id):
+            return tenant, record["trajectory_id"]
+    raise RegistryError(f"no trajectory or event {id!r}" + ("" if tenants is None else f" of {', '.join(tenants)}"))
 
 
 def _line(record: dict[str, Any]) -> str:

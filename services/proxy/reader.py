@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,7 +135,14 @@ class StoreReader:
         return whole
 
     def verify(self, tenant: str, trajectory_id: str) -> list[str]:
-        """What is wrong with a trajectory's chain and the content it names; empty when nothing is."""
+        """What is wrong with a trajectory's chain and the content it names; empty when nothing is.
+
+        All as of one moment, so that a gateway that writes meanwhile is no alteration.
+        """
+        with self._snapshot(tenant):
+            return self._verify(tenant, trajectory_id)
+
+    def _verify(self, tenant: str, trajectory_id: str) -> list[str]:
         head = self._row(tenant, "SELECT next_seq, head FROM trajectories WHERE trajectory_id=?", trajectory_id)
         if head is None:
             return [f"{trajectory_id}: no such trajectory"]
@@ -209,13 +217,30 @@ class StoreReader:
 
     def _rows(self, tenant: str, sql: str, *values: Any) -> list[sqlite3.Row]:
         with self._lock:
-            connection = self._connections.get(tenant)
+            connection = self._connection(tenant)
+            return connection.execute(sql, values).fetchall() if connection is not None else []
+
+    @contextmanager
+    def _snapshot(self, tenant: str) -> Iterator[None]:
+        """Whatever is read in here is as of one moment."""
+        with self._lock:
+            connection = self._connection(tenant)
             if connection is None:
-                connection = tables.open_for_reading(self._root, tenant)
-                if connection is None:
-                    return []
+                yield
+                return
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+    def _connection(self, tenant: str) -> sqlite3.Connection | None:
+        connection = self._connections.get(tenant)
+        if connection is None:
+            connection = tables.open_for_reading(self._root, tenant)
+            if connection is not None:
                 self._connections[tenant] = connection
-            return connection.execute(sql, values).fetchall()
+        return connection
 
 
 def _without(message: dict[str, Any], key: str) -> dict[str, Any]:

@@ -191,6 +191,21 @@ async def test_verify_finds_what_was_changed_behind_the_stores_back(tmp_path: Pa
     assert StoreReader(tmp_path).verify("a", "t1") != []
 
 
+async def test_verify_takes_what_is_written_meanwhile_for_no_alteration(
+    log: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.append("a", [CONTEXT, header(), event("e1")])
+    loop = asyncio.get_running_loop()
+    reading = StoreReader.records
+
+    def while_writing(self: StoreReader, tenant: str, trajectory_id: str) -> list[dict[str, Any]]:
+        asyncio.run_coroutine_threadsafe(log.append("a", [event("e2")]), loop).result(5)
+        return reading(self, tenant, trajectory_id)
+
+    monkeypatch.setattr(StoreReader, "records", while_writing)
+    assert await asyncio.to_thread(StoreReader(tmp_path).verify, "a", "t1") == []
+
+
 async def test_an_integer_that_json_cannot_hold_does_not_lose_the_event(log: EventStore, tmp_path: Path) -> None:
     await log.append("a", [CONTEXT, header(), event("e1", ext={"seed": 2**60})])
     assert StoreReader(tmp_path).records("a", "t1")[1]["ext"] == {"seed": str(2**60)}
