@@ -12,26 +12,26 @@ from atdp.records import Context, ContextBody, HarnessInfo, Model, ToolInfo
 from registry.manifest import AgentVersion
 from services.proxy.drafts import Content
 
-_REMEMBERED = 4096
-"""Contexts kept ready; more than versions x tool sets x tenants of a deployment."""
+_REMEMBERED = 256
+"""Contexts kept ready: a client may send other tools with every request, and each may be a large one."""
 
 
 class ContextBook:
     """Makes contexts, and remembers which tenant's log has which."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str, str, bytes], tuple[Context, list[Content]]] = {}
+        self._made: dict[tuple[str, str, str, str, str, str], tuple[Context, list[Content]]] = {}
         self._stored: set[tuple[str, str]] = set()
 
     def context(self, tenant: str, version: AgentVersion, upstream: str, tools: Any) -> tuple[Context, list[Content]]:
         """The context of a call, and the tools' texts it names."""
         items = tools if isinstance(tools, list) else []
-        shape = orjson.dumps(items)
-        key = (tenant, version.digest, version.version, shape)
+        tools_digest = digest_bytes(orjson.dumps(items))
+        key = (tenant, version.agent, version.digest, version.version, upstream, tools_digest)
         made = self._made.get(key)
         if made is None:
             if len(self._made) >= _REMEMBERED:
-                self._made.clear()
+                del self._made[next(iter(self._made))]
             made = self._made[key] = _make(tenant, version, upstream, items)
         return made
 
