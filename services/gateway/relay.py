@@ -7,6 +7,8 @@ cleanly, because clients take a clean end for a whole answer.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,11 @@ class StreamRelay:
         broken: str | None = None
         try:
             await self._pump(response)
+        except asyncio.CancelledError:
+            # the gateway stops before the answer has ended: what came so far is kept, nobody waits for it
+            with contextlib.suppress(StoreUnavailable):
+                self._gateway.record_later(self._exchange, self._ending(False, "the gateway stopped"))
+            raise
         except TimeoutError:
             broken = "it took too long"
         except aiohttp.ClientError as error:
@@ -97,8 +104,11 @@ class StreamRelay:
             ending.status = "error"
             ending.error_type = str(completion.error.get("type") or completion.error.get("code") or "upstream_error")
             ending.error_message = str(completion.error.get("message") or "")
-        elif completion.finished or (completion.done and completion.choices):
+        elif completion.finished:
             pass
+        elif completion.done and completion.choices:
+            # an end that does not say whether the answer is whole
+            ending.status = "unknown"
         elif client_gone:
             ending.status = "cancelled"
             ending.ext["client_disconnected"] = True

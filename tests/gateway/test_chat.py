@@ -351,6 +351,28 @@ async def test_a_retry_is_an_attempt_under_the_same_step(running: Running) -> No
     assert retried["step"] == failed["step"]
 
 
+async def test_a_stream_that_is_done_without_a_finish_reason_is_passed_on_and_not_called_ok(running: Running) -> None:
+    running.upstream.scripts.append(stream(frame({"content": "hel"}), DONE))
+    response = await running.chat([user("hi")], stream=True)
+    assert (await response.read()).endswith(DONE)
+    assert running.event(response)["y"]["status"] == "unknown"
+
+
+async def test_what_came_of_a_stream_that_the_gateways_stop_cuts_off_is_stored(running: Running) -> None:
+    running.upstream.scripts.append(stream(frame({"content": "hel"}), hang=True))
+    response = await running.http.post(
+        f"{running.url}/v1/chat/completions",
+        json={"model": MODEL, "messages": [user("hi")], "stream": True},
+        headers=running.headers(),
+    )
+    await response.content.readany()
+    running.server[0].config.timeout_graceful_shutdown = 0.1
+    await running.stop()
+    stored = running.event(response)
+    assert stored["y"]["status"] == "truncated"
+    assert stored["a"]["messages"][0]["parts"] == [{"type": "text", "content": "hel"}]
+
+
 async def test_two_users_who_say_the_same_are_two_sessions_and_each_goes_on_in_its_own(running: Running) -> None:
     one, two = await running.chat([user("hi")]), await running.chat([user("hi")])
     follow = [user("hi"), {"role": "assistant", "content": "hello"}, user("more")]
