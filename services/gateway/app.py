@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Gateway, Request, Send], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_STALE_S = 5.0
+"""Keys and pointers older than this are worth a word to whoever asks."""
+
 _TEXT = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
@@ -117,6 +120,8 @@ async def _ready(gateway: Gateway, request: Request, send: Send) -> None:
     counters = gateway.store.counters
     ready = counters.state != "refusing"
     detail = {"status": "ok" if ready else "unavailable", "event_log": counters.state, "reason": counters.failure}
+    if (age := gateway.control.age_s) > _STALE_S:
+        detail["control_age_s"] = f"{age:.1f}"
     await respond_json(send, 200 if ready else 503, detail, () if ready else ((b"retry-after", b"1"),))
 
 

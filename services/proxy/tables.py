@@ -18,6 +18,7 @@ CREATE TABLE IF NOT EXISTS trajectories (
   last_at TEXT NOT NULL, closed TEXT, next_seq INTEGER NOT NULL, head TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS trajectories_session ON trajectories (session_id);
 CREATE INDEX IF NOT EXISTS trajectories_last ON trajectories (agent, last_at);
+CREATE INDEX IF NOT EXISTS trajectories_open ON trajectories (last_at) WHERE closed IS NULL;
 CREATE TABLE IF NOT EXISTS records (
   position INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, trajectory_id TEXT NOT NULL,
   seq INTEGER NOT NULL, record TEXT NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL, committed REAL NOT NULL,

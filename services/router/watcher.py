@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,13 @@ class ControlWatcher:
         self._connection: sqlite3.Connection | None = None
         self._data_version = -1
         self._task: asyncio.Task[None] | None = None
+        self._looked = time.monotonic()
         self.picture = Picture()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the database was last looked at with success."""
+        return time.monotonic() - self._looked
 
     async def start(self) -> None:
         self._connection = control.connect(self._path)
@@ -67,11 +74,12 @@ class ControlWatcher:
         """Look once; True when the picture changed."""
         assert self._connection is not None, "start() comes first"
         data_version = control.data_version(self._connection)
-        if data_version == self._data_version:
-            return False
-        self.picture = _read(self._connection)
-        self._data_version = data_version
-        return True
+        changed = data_version != self._data_version
+        if changed:
+            self.picture = _read(self._connection)
+            self._data_version = data_version
+        self._looked = time.monotonic()
+        return changed
 
     def version(self, agent: str, label: str) -> AgentVersion | None:
         """A version by its label; `UNREGISTERED` is the base model."""
@@ -86,9 +94,9 @@ class ControlWatcher:
             await asyncio.sleep(POLL_S)
             try:
                 self.refresh()
-            except sqlite3.Error as error:
-                # the last picture goes on being served; the next look is in 100 ms
-                _log.warning("the control database %s can't be read: %s", self._path, error)
+            except Exception as error:
+                # the last picture goes on being served; the next look is in 100 ms, whatever went wrong
+                _log.warning("the control database %s can't be read: %r", self._path, error)
 
 
 def _read(connection: sqlite3.Connection) -> Picture:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from registry import pointers
 from registry.manifest import Harness, Manifest, Policy
 from registry.pointers import Route
+from services.gateway import app
+from services.router import watcher
 from services.router.assignment import assign
 from services.router.overlays import apply_overlays, memory_text
 from tests.gateway.conftest import MODEL, Running, memory, user, version
@@ -247,3 +250,24 @@ def test_a_developer_message_and_content_arrays_take_the_text_where_they_are() -
         {"type": "text", "text": "a"},
         {"type": "text", "text": "\nNotes:\n- x"},
     ]
+
+
+async def test_a_look_at_the_control_database_that_fails_is_not_the_last(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("no manifest")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(watcher, "_read", broken)
+        patched.setattr(app, "_STALE_S", 0.2)
+        running.route(pointers.set_champion, "2", "test", "test")
+        await asyncio.sleep(0.5)
+        async with running.http.get(f"{running.url}/readyz") as response:
+            assert response.status == 200
+            assert float((await response.json())["control_age_s"]) > 0.2
+    await asyncio.sleep(0.3)
+    response = await running.chat([user("hi")])
+    assert response.headers["x-evoplane-agent-version"] == "2"
+    async with running.http.get(f"{running.url}/readyz") as ready:
+        assert "control_age_s" not in await ready.json()

@@ -235,6 +235,19 @@ async def test_idle_trajectories_close_and_later_records_still_land(log: EventSt
     assert StoreReader(tmp_path).trajectories("a")[0].closed == "outcome"
 
 
+async def test_looking_for_idle_trajectories_does_not_read_those_that_have_ended(
+    log: EventStore, tmp_path: Path
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    with sqlite3.connect(tmp_path / "a.sqlite") as connection:
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN UPDATE trajectories SET closed='idle' WHERE closed IS NULL AND last_at<?"
+            " RETURNING trajectory_id",
+            ("2000",),
+        ).fetchall()
+    assert "trajectories_open" in plan[0][-1]
+
+
 async def test_contents_can_be_kept_by_themselves(log: EventStore, tmp_path: Path) -> None:
     (stored,) = await log.append("a", [Content("application/json", b"{}")])
     assert StoreReader(tmp_path).part("a", stored.id) == b"{}"
