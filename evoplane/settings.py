@@ -78,7 +78,7 @@ class Monitor(_Section):
     window: int = Field(400, description="most recent judged trajectories a window holds")
     min_outcomes: int = Field(40, description="fewer judged trajectories than this are 'not enough data'")
     target_success: float = Field(0.9, description="success rate below which an agent is worth improving")
-    alpha: float = Field(0.05, description="false-alarm probability of every interval and trigger")
+    alpha: float = Field(0.05, description="false-alarm probability of every interval, per look")
     debounce_s: float = Field(60, description="one alert per agent and cause within this time")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Memo(msgspec.Struct, kw_only=True):
     seen: str = ""
     """Version, number of judged decisions and the last judgement: unchanged means nothing new."""
     alerts: dict[str, dict[str, Any]] = {}
-    """By cause: {"at", "version", "judged"} of the last alert."""
+    """By cause: {"at", "version", "newest"} of the last alert; `newest` is its window's last judgement."""
 
 
 @flow(name="monitor", flow_run_name="monitor {agent}", log_prints=True)
@@ -72,7 +72,8 @@ def look(agent: str) -> tuple[str, str]:
     champion = routes[agent].champion
     with memo(config, agent) as state:
         window = judged_window(config, agent, champion)
-        seen = f"{champion}/{len(window)}/{max((c.judged_at for c in window), default='')}"
+        newest = max((c.judged_at for c in window), default="")
+        seen = f"{champion}/{len(window)}/{newest}"
         if seen == state.seen:
             return "Nothing new", f"version {champion}: {len(window)} judged decisions"
         statistics = summarise(
@@ -87,14 +88,14 @@ def look(agent: str) -> tuple[str, str]:
         cause = alert_cause(statistics, drift, config)
         if cause is None:
             return statistics.state.capitalize(), statistics.reason
-        held = held_back(config, agent, champion, cause[0], statistics.judged, state, time.time())
+        held = held_back(config, agent, champion, cause[0], window, state, time.time())
         if held:
             state.seen = ""  # the next look decides again, new data or not
             return "Alert held back", f"{cause[1]}; {held}"
         evidence = {"statistics": msgspec.to_builtins(statistics), "drift": msgspec.to_builtins(drift)}
         payload = {"agent": agent, "reason": cause[1], "version": champion, "evidence": reports.finite(evidence)}
         prefect_runs.emit_event(config, ALERT, agent, payload)
-        state.alerts[cause[0]] = {"at": time.time(), "version": champion, "judged": statistics.judged}
+        state.alerts[cause[0]] = {"at": time.time(), "version": champion, "newest": newest}
         return "Degraded", cause[1]
 
 
@@ -131,9 +132,12 @@ def alert_cause(statistics: Statistics, drift: Drift, config: Settings) -> tuple
 
 
 def held_back(
-    config: Settings, agent: str, champion: str, cause: str, judged: int, state: Memo, at: float
+    config: Settings, agent: str, champion: str, cause: str, window: Sequence[Case], state: Memo, at: float
 ) -> str | None:
-    """Why an alert must not go out now, or None."""
+    """Why an alert must not go out now, or None.
+
+    New evidence is counted by when it was judged: the window's length says nothing once it is full.
+    """
     connection = control.connect(config.control_db)
     route = pointers.read_route(connection, agent)
     if route.canary or route.shadow:
@@ -150,7 +154,8 @@ def held_back(
         return None
     if at - last["at"] < config.monitor.debounce_s:
         return f"alerted {at - last['at']:.0f} s ago"
-    if last["version"] == champion and abs(judged - last["judged"]) < config.monitor.min_outcomes // 2:
+    judged_since = sum(c.judged_at > last.get("newest", "") for c in window)
+    if last["version"] == champion and judged_since < config.monitor.min_outcomes // 2:
         return "no substantial new evidence since the last alert"
     return None
 

@@ -47,15 +47,18 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = settings()
-    wait_for_server(config)
     if _QUICK in arguments:
+        wait_for_server(config)
         _die_with_parent()
         serve_quick(config)
         return 0
+    ready_file(config).unlink(missing_ok=True)
+    wait_for_server(config)
     child = subprocess.Popen([sys.executable, "-m", "flows.serve", _QUICK])
     try:
         serve_long(config, child)
     finally:
+        ready_file(config).unlink(missing_ok=True)
         child.terminate()
         child.wait(timeout=30)
     return 0
@@ -79,7 +82,6 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
             _log.exception("the flows cannot be started by events: stopping")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    ready_file(config).unlink(missing_ok=True)
     crash_orphans()
     threading.Thread(target=set_up, name="automations", daemon=True).start()
     serve(
@@ -115,7 +117,7 @@ def _deployment(served: Flow[..., Any], name: str, **options: Any) -> RunnerDepl
 
 
 def ready_file(config: Settings) -> Path:
-    """Exists while events start flows; what a health check may look for."""
+    """Holds our process id while events start flows: what a health check looks at."""
     return config.var / "flows.ready"
 
 

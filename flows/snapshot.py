@@ -2,17 +2,16 @@
 
 The repository (`settings.snapshots_dir`, no SCM) holds one directory of JSON lines per agent, a file a
 tenant. A snapshot's id is DVC's directory hash; it is recomputed here before it is announced, and one
-lock keeps a second writer out.
+lock keeps a second writer waiting.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,13 @@ import orjson
 
 from evaluators.cases import Case, cases_of
 from evoplane.settings import Settings
+from flows import locks
 from flows.reading import CaseReader
+from registry import control, tenants
 from services.proxy.store import StoreReader
+
+_WRITER_WAIT_S = 600.0
+"""Another agent's snapshot or training set takes seconds to a minute."""
 
 
 class SnapshotError(Exception):
@@ -101,12 +105,12 @@ def prepare(config: Settings) -> Path:
 
 @contextmanager
 def writer_lock(root: Path) -> Iterator[None]:
-    """One writer at a time; raises `SnapshotError` at once when there is another."""
-    with (root / ".writer.lock").open("w") as file:
+    """One writer at a time; raises `SnapshotError` when another one does not finish in time."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SnapshotError(f"another process is writing to {root}") from error
+            stack.enter_context(locks.exclusive(root / ".writer.lock", _WRITER_WAIT_S))
+        except locks.Busy as error:
+            raise SnapshotError(f"another process is writing to {root}: {error}") from error
         yield
 
 
@@ -114,12 +118,15 @@ def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
     reader = StoreReader(config.store_dir)
     tools = CaseReader(reader, agent)
     counts: dict[str, int] = {}
+    denied = {t.id for t in tenants.list_tenants(control.connect(config.control_db)) if t.train == "deny"}
     for tenant in reader.tenants():
         lines = []
         for row in reader.trajectories(tenant, agent=agent, limit=config.monitor.window):
             records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
             if not _belongs(records):
                 continue
+            if tenant in denied:
+                records = ineligible(records)
             contexts = {r["ctx"] for r in records if "ctx" in r}
             entry = {"tools": {c: tools.tools(tenant, c) for c in sorted(contexts)}, "records": records}
             lines.append(orjson.dumps(entry))
@@ -127,6 +134,14 @@ def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
             (folder / f"{tenant}.jsonl").write_bytes(b"\n".join(reversed(lines)) + b"\n")
             counts[tenant] = len(lines)
     return counts
+
+
+def ineligible(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A trajectory's records with training denied: what a tenant says now outweighs what the header kept."""
+    header, *rest = records
+    gov = header.get("gov") or {}
+    eligibility = {**(gov.get("eligibility") or {}), "train": "deny"}
+    return [{**header, "gov": {**gov, "eligibility": eligibility}}, *rest]
 
 
 def _belongs(records: list[dict[str, Any]]) -> bool:

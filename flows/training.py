@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,14 @@ import msgspec
 import yaml
 
 from evoplane.settings import Settings
-from flows import policies, snapshot
+from flows import locks, policies, snapshot
 from flows.training_set import MAX_EXAMPLES
+from services.worker import process
 
 _STAGE = Path(__file__).parents[1] / "dvc.yaml"
 _POLL_S = 1.0
+_FOLDER_WAIT_S = 60.0
+"""A trainer whose parent died is told to end by the kernel, and finishes a step first."""
 
 
 class TrainingFailed(Exception):
@@ -81,10 +85,22 @@ def train(
 ) -> Trained:
     """Train an adapter; `on_metrics` receives every line of metrics as it is written.
 
-    An interrupted run of the same set goes on from its checkpoint. Raises `TrainingFailed`.
+    An interrupted run of the same set goes on from its checkpoint; the trainer never outlives this process.
+    Raises `TrainingFailed`.
     """
     work = (config.var / "training" / agent / training_set.id.removesuffix(".dir")[:16]).resolve()
     work.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locks.exclusive(work / ".lock", _FOLDER_WAIT_S))
+        except locks.Busy as error:
+            raise TrainingFailed(f"another process trains in {work}: {error}") from error
+        return _train(config, training_set, work, on_metrics)
+
+
+def _train(
+    config: Settings, training_set: TrainingSet, work: Path, on_metrics: Callable[[dict[str, Any]], None]
+) -> Trained:
     data = Path(training_set.path)
     evolve = config.evolve
     job = {
@@ -103,17 +119,15 @@ def train(
     }
     (work / "job.json").write_text(json.dumps(job))
     command = [sys.executable, "-m", "services.worker.training.run", "--job", str(work / "job.json")]
-    with (work / "training.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            _follow(process, work / "metrics.jsonl", on_metrics)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    if process.returncode != 0 or not (work / "result.json").exists():
-        tail = (work / "training.log").read_text(errors="replace")[-1500:]
-        raise TrainingFailed(f"training ended with status {process.returncode}: {tail}")
+    log = work / "training.log"
+    log.unlink(missing_ok=True)
+    trainer = process.start(command, env=os.environ, log=log)
+    try:
+        _follow(trainer, work / "metrics.jsonl", on_metrics)
+    finally:
+        process.stop(trainer)
+    if trainer.returncode != 0 or not (work / "result.json").exists():
+        raise TrainingFailed(f"training ended with status {trainer.returncode}: {process.tail(log)}")
     result = json.loads((work / "result.json").read_text())
     target = policies.directory(config, result["digest"])
     if not target.exists():
@@ -121,7 +135,7 @@ def train(
     return Trained(result["digest"], str(target.relative_to(config.var)), result)
 
 
-def _follow(process: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[dict[str, Any]], None]) -> None:
+def _follow(trainer: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[dict[str, Any]], None]) -> None:
     """Hand over each step's metrics once, until the process has ended and all are read.
 
     The file is replaced as a whole after every step; steps repeated after a crash are told once.
@@ -130,7 +144,7 @@ def _follow(process: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[
     ended = False
     while not ended:
         try:
-            process.wait(timeout=_POLL_S)
+            trainer.wait(timeout=_POLL_S)
             ended = True
         except subprocess.TimeoutExpired:
             pass

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 
 from evoplane.settings import Settings
 from evoplane.stack.environment import mlflow_environment, prefect_environment
@@ -56,7 +57,7 @@ def components(config: Settings) -> list[Component]:
             {"prefect.port": config.prefect.port},
             prefect_environment(config),
         ),
-        Component("flows", (python, "-m", "flows.serve"), "", (var / "flows.ready").exists),
+        Component("flows", (python, "-m", "flows.serve"), "", lives(var / "flows.ready")),
         Component(
             "mlflow",
             (
@@ -80,6 +81,18 @@ def components(config: Settings) -> list[Component]:
             {"evidently.port": config.evidently.port},
         ),
     ]
+
+
+def lives(file: Path) -> Callable[[], bool]:
+    """A health question for a component without a port: does the process whose id the file holds live?"""
+
+    def ask() -> bool:
+        try:
+            return psutil.Process(int(file.read_text())).status() != psutil.STATUS_ZOMBIE
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return False
+
+    return ask
 
 
 def answers(url: str) -> Callable[[], bool]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from evoplane.settings import Settings
-from flows import snapshot, training
-from registry import versions
+from flows import locks, snapshot, training
+from registry import control, tenants, versions
 from services.worker.policies import policy_digest
 
 TEMPLATE = (
@@ -84,9 +90,127 @@ def test_the_same_snapshot_gives_the_same_set_without_running_again(config: Sett
     assert (Path(first.path) / "train.jsonl").stat().st_mtime_ns == stamp
 
 
-def test_a_second_writer_is_refused(config: Settings):
+def test_a_second_writer_waits_for_the_first(config: Settings):
+    root = snapshot.prepare(config)
+    order: list[str] = []
+
+    def write(name: str, seconds: float) -> None:
+        with snapshot.writer_lock(root):
+            order.append(f"{name} begins")
+            time.sleep(seconds)
+            order.append(f"{name} ends")
+
+    first = threading.Thread(target=write, args=("first", 0.3))
+    first.start()
+    while not order:
+        time.sleep(0.01)
+    write("second", 0)
+    first.join()
+    assert order == ["first begins", "first ends", "second begins", "second ends"]
+
+
+def test_a_writer_that_never_finishes_is_not_waited_for_for_ever(config: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(snapshot, "_WRITER_WAIT_S", 0.0)
     with snapshot.writer_lock(snapshot.prepare(config)), pytest.raises(snapshot.SnapshotError, match="another process"):
         training.make_training_set(config, "support")
+
+
+class OneTrajectory:
+    """A store with one judged trajectory a tenant, recorded when training was allowed."""
+
+    def __init__(self, _: object):
+        pass
+
+    def tenants(self) -> list[str]:
+        return ["northwind", "lumen"]
+
+    def trajectories(self, tenant: str, **_: object) -> list[Any]:
+        return [SimpleNamespace(trajectory_id=tenant)]
+
+    def records(self, _: str, __: str) -> list[dict[str, Any]]:
+        return trajectory(1, "Cancel {} for me.", "A10", "allow")
+
+    def resolve(self, _: str, record: dict[str, Any]) -> dict[str, Any]:
+        return record
+
+    def tools(self, _: str, __: str) -> list[Any]:
+        return []
+
+
+def test_a_tenant_who_denies_training_now_is_in_no_training_set_whatever_was_recorded(
+    config: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    connection = control.connect(config.control_db)
+    tenants.create_tenant(connection, "northwind", train="deny")
+    tenants.create_tenant(connection, "lumen", train="allow")
+    monkeypatch.setattr(snapshot, "StoreReader", OneTrajectory)
+    taken = snapshot.take(config, "support")
+    trainable = {c.tenant: c.trainable for c in snapshot.read(Path(taken.path))}
+    assert trainable == {"northwind": False, "lumen": True}
+
+
+TRAINER = """#!/bin/sh
+echo $$ > {pid}
+echo '{{"step": 1}}' > {work}/metrics.jsonl
+exec sleep 600
+"""
+TRAINING = training.TrainingSet("abc.dir", "data", 1, 0, {})
+
+
+@pytest.fixture
+def trainer(config: Settings, tmp_path: Path) -> Path:
+    """A program that tells its process id (in the file beside it) and then never ends."""
+    script = tmp_path / "trainer"
+    work = config.var / "training" / "support" / "abc"
+    script.write_text(TRAINER.format(pid=tmp_path / "pid", work=work))
+    script.chmod(0o755)
+    return script
+
+
+def ends(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_trainer_is_stopped_when_following_it_fails(config: Settings, trainer: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(_: dict[str, Any]) -> None:
+        raise ConnectionError("MLflow is away")
+
+    monkeypatch.setattr(sys, "executable", str(trainer))
+    with pytest.raises(ConnectionError):
+        training.train(config, "support", TRAINING, refuse)
+    assert ends(int(trainer.with_name("pid").read_text()))
+
+
+def test_a_trainer_does_not_outlive_a_killed_flow(config: Settings, trainer: Path):
+    program = (
+        "import sys; from evoplane.settings import Settings; from flows import training;"
+        f"config = Settings.model_validate({{'paths': {{'var': {str(config.var)!r}}}}});"
+        f"sys.executable = {str(trainer)!r};"
+        "training.train(config, 'support', training.TrainingSet('abc.dir', 'data', 1, 0, {}), lambda _: None)"
+    )
+    flow = subprocess.Popen([sys.executable, "-c", program])
+    told = trainer.with_name("pid")
+    try:
+        deadline = time.monotonic() + 30
+        while not (told.exists() and told.read_text().strip()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        flow.kill()
+        flow.wait()
+    assert ends(int(told.read_text()))
+
+
+def test_two_trainers_do_not_share_a_folder(config: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training, "_FOLDER_WAIT_S", 0.0)
+    work = config.var / "training" / "support" / "abc"
+    work.mkdir(parents=True)
+    with locks.exclusive(work / ".lock", 0), pytest.raises(training.TrainingFailed, match="another process trains"):
+        training.train(config, "support", TRAINING, lambda _: None)
 
 
 def test_registry_and_worker_agree_on_what_an_adapter_is(tmp_path: Path):
