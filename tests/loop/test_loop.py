@@ -91,13 +91,15 @@ def test_a_person_approves_in_prefects_form_and_the_version_serves(
         root = f"http://127.0.0.1:{config.prefect.port}"
         page.goto(f"{root}/runs/flow-run/{asked.flow_run_id}")
         page.get_by_role("button", name="Resume").first.click()
-        form = page.get_by_role("dialog")
+        form = page.locator(".p-modal").first
         form.get_by_text("Reviewer").first.wait_for()
+        reviewer, note = form.locator("textarea").all()
+        reviewer.fill(APPROVER)
+        note.fill("evidence is clear")
+        form.locator(".p-select-button__control").focus()
+        page.keyboard.press("ArrowDown")  # the list opens by keyboard
+        page.get_by_text("approve", exact=True).last.click()
         page.screenshot(path=pictures / "prefect-approval.png")
-        form.get_by_label("Reviewer").fill(APPROVER)
-        form.get_by_label("Note").fill("evidence is clear")
-        form.get_by_label("Decision").click()
-        page.get_by_role("option", name="approve").click()
         form.get_by_role("button", name="Submit").click()
         wait_for("promotion", lambda: pointers.read_route(connection, AGENT).champion == asked.version)
         browser.close()
