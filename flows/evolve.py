@@ -64,8 +64,8 @@ def _evolve(config: Settings, agent: str, reason: str) -> Any:
     proposals, skipped = propose(agent, champion.version, found)
     if not proposals and not skipped:
         return Completed(name="Nothing to propose", message=f"{found.diagnosis.failures} failures, no surface applies")
-    tried = select_cases(config, found, proposals)
-    evaluated, made = evaluate(agent, champion.manifest, proposals, tried)
+    population = comparable(found, proposals)
+    evaluated, made = evaluate(agent, champion.manifest, proposals, population)
     evaluated += [Evaluated(p.name, p.surface, p.cost, None, why) for p, why in skipped]
     decision = decide(evaluated, max_regression=config.evolve.max_regression)
     decision_id = new_id("dec")
@@ -145,12 +145,11 @@ def propose(agent: str, champion: str, evidence: Evidence) -> tuple[list[Proposa
     return kept, skipped
 
 
-def select_cases(config: Settings, evidence: Evidence, proposals: list[Proposal]) -> list[Case]:
-    """The recorded decisions all candidates and the champion are compared on."""
+def comparable(evidence: Evidence, proposals: list[Proposal]) -> list[Case]:
+    """The recorded decisions all candidates and the champion can be compared on."""
     fitted = any(p.uses_heldout_tasks for p in proposals)
-    return replay.select(
+    return replay.usable(
         evidence.current,
-        config.evolve.replay_cases,
         exclude_sessions={s for p in proposals for s in p.source_sessions},
         tasks=evidence.split.heldout if fitted else None,
         clusters=evidence.split.clusters,
@@ -159,9 +158,10 @@ def select_cases(config: Settings, evidence: Evidence, proposals: list[Proposal]
 
 
 def evaluate(
-    agent: str, manifest: Manifest, proposals: list[Proposal], cases: list[Case]
+    agent: str, manifest: Manifest, proposals: list[Proposal], population: list[Case]
 ) -> tuple[list[Evaluated], dict[str, dict[str, Any]]]:
-    """Each proposal prepared, applied and replayed; what was made of it, by name."""
+    """Each proposal prepared, applied and replayed on the same cases; what was made of it, by name."""
+    cases = replay.select(population, settings().evolve.replay_cases)
     evaluated: list[Evaluated] = []
     made: dict[str, dict[str, Any]] = {}
     for proposal in proposals:
@@ -174,7 +174,7 @@ def evaluate(
             evaluated.append(Evaluated(proposal.name, proposal.surface, proposal.cost, None, str(error)))
             continue
         made[proposal.name] = {"manifest": candidate, "proposal": proposal, **prepared}
-        evaluated.append(replay_candidate(agent, proposal, candidate, cases))
+        evaluated.append(replay_candidate(agent, proposal, candidate, cases, population))
     return evaluated, made
 
 
@@ -215,10 +215,12 @@ def train_adapter(agent: str, proposal: Proposal) -> dict[str, Any]:
 
 
 @task(cache_policy=NO_CACHE, task_run_name="replay {proposal.name}")
-def replay_candidate(agent: str, proposal: Proposal, manifest: Manifest, cases: list[Case]) -> Evaluated:
+def replay_candidate(
+    agent: str, proposal: Proposal, manifest: Manifest, cases: list[Case], population: list[Case]
+) -> Evaluated:
     config = settings()
     answers = answer_cases(config, manifest, cases)
-    compared = replay.compare(cases, answers, config.monitor.alpha)
+    compared = replay.compare(cases, answers, config.monitor.alpha, population)
     get_run_logger().info("%s: improvement %s, fixed %s, lost %s, unknown %d", proposal.name,
                           compared.improvement, compared.fixed, compared.lost, compared.unknown)  # fmt: skip
     if cases and compared.unanswered == len(cases):

@@ -77,7 +77,7 @@ def decision_page(decision_id: str, record: dict[str, Any]) -> str:
             r = c["replay"]
             lines += [
                 "",
-                "| replay, paired with the champion | value [95%] |",
+                "| replay, beside the champion | value [95%] |",
                 "|---|---|",
                 f"| improvement | {interval_text(r['improvement'])} |",
                 f"| failures fixed | {interval_text(r['fixed'])} |",

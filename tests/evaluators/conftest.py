@@ -14,7 +14,8 @@ _numbers = itertools.count(1)
 
 def make_case(request: str = "How long is the warranty?", **given: Any) -> Case:
     n = next(_numbers)
-    remarks = tuple(Remark(f"an_{n}_{i}", text, f"2026-01-01T00:00:{n % 60:02d}Z") for i, text in
+    clock = f"{n // 3600 % 24:02d}:{n // 60 % 60:02d}:{n % 60:02d}"
+    remarks = tuple(Remark(f"an_{n}_{i}", text, f"2026-01-01T{clock}Z") for i, text in
                     enumerate(given.pop("corrections", ())))  # fmt: skip
     calls = given.pop("calls", ())
     action = Action(text=given.pop("text", ""), calls=tuple(Call(name, arguments) for name, arguments in calls))
@@ -24,7 +25,7 @@ def make_case(request: str = "How long is the warranty?", **given: Any) -> Case:
         "trajectory_id": f"tr_{n}",
         "session_id": f"se_{n}",
         "event_id": f"ev_{n}",
-        "at": f"2026-01-01T{n // 3600 % 24:02d}:{n // 60 % 60:02d}:{n % 60:02d}Z",
+        "at": f"2026-01-01T{clock}Z",
         "agent_version": "1",
         "role": "champion",
         "purpose": "serve",
@@ -37,7 +38,7 @@ def make_case(request: str = "How long is the warranty?", **given: Any) -> Case:
         "overlay_text": "",
         "action": action,
         "reward": 0.0,
-        "judged_at": f"2026-01-02T00:00:{n % 60:02d}Z",
+        "judged_at": f"2026-01-02T{clock}Z",
         "parent_event_id": None,
         "corrections": remarks,
         "demonstration": None,

@@ -1,3 +1,5 @@
+from random import Random
+
 from evaluators import diagnosis, replay
 from evaluators.cases import Action, Call
 from evaluators.decision import NO_OP, Evaluated, decide
@@ -86,7 +88,45 @@ def test_losing_known_successes_or_harming_a_tenant_is_refused_whatever_is_gaine
 def test_replay_keeps_away_from_the_sessions_a_candidate_was_made_from(case):
     source = case(session_id="se_source", corrections=["The warranty is 12 months."])
     other = case(corrections=["The warranty is 12 months."])
-    assert replay.select([source, other, case()], 10, exclude_sessions={"se_source"}) == [other]
+    assert replay.usable([source, other, case()], exclude_sessions={"se_source"}) == [other]
+
+
+def test_an_identical_agent_that_is_not_deterministic_shows_no_improvement(case):
+    """Most replayed cases are failures: counted as they come, they promise +0.3 to the champion itself."""
+    random = Random(7)
+    improvements, tenants = [], []
+    for _ in range(40):
+        chances = [0.9, 0.6] * 50
+        population = [
+            case(
+                tenant=("northwind", "lumen")[n % 2],
+                reward=float(random.random() < chance),
+                text="12 months",
+                corrections=["The warranty is 12 months."],
+            )
+            for n, chance in enumerate(chances)
+        ]
+        chance_of = dict(zip((c.event_id for c in population), chances, strict=True))
+        cases = replay.select(population, 40)
+        answers = {
+            c.event_id: answer("12 months" if random.random() < chance_of[c.event_id] else "9 days") for c in cases
+        }
+        compared = replay.compare(cases, answers, population=population)
+        improvements.append(compared.improvement)
+        tenants += compared.by_tenant.values()
+    assert abs(sum(i.value for i in improvements) / len(improvements)) < 0.03
+    assert abs(sum(i.value for i in tenants) / len(tenants)) < 0.03
+    assert sum(not i.low <= 0 <= i.high for i in improvements) <= 5
+
+
+def test_improvement_weighs_failures_by_their_share_in_the_population(case):
+    failures = [case(corrections=["The warranty is 12 months."]) for _ in range(10)]
+    successes = [case(reward=1.0, text="12 months") for _ in range(30)]
+    answers = {c.event_id: answer("12 months") for c in failures}
+    compared = replay.compare(failures, answers, population=failures + successes)
+    assert compared.improvement.value == 0.25 and compared.improvement.low < 0  # nobody looked at the successes
+    whole = replay.compare(failures + successes, answers | {c.event_id: c.action for c in successes})
+    assert whole.improvement.value == 0.25 and whole.improvement.low > 0
 
 
 def test_few_outcomes_are_not_enough_data_and_bad_ones_are_degraded(case):
