@@ -31,6 +31,7 @@ from flows.rollback import roll_back
 from registry import approvals, audit, control, decisions, pointers, prefect_runs, tenants, versions
 from registry.manifest import AgentVersion
 from registry.tenants import RegistryError
+from services.worker import client
 
 from prefect import flow, get_run_logger, task  # isort: skip
 from prefect.client.schemas.objects import StateType  # isort: skip
@@ -163,8 +164,8 @@ def load_policy(agent: str, version: str) -> str:
     config = settings()
     manifest = _version(config, agent, version).manifest
     try:
-        policies.load(config, manifest.policy, policies.known_probe(config, manifest.policy.adapter))
-    except policies.PolicyRefused as error:
+        client.load(config, manifest.policy, client.known_probe(config, manifest.policy.adapter))
+    except client.PolicyRefused as error:
         return str(error)
     return ""
 
@@ -267,18 +268,14 @@ def approval_evidence(config: Settings, agent: str, version: str, champion: str,
 
 
 def abort_canary(config: Settings, agent: str, version: str, tried: StageResult) -> Any:
-    """Bookkeeping after the canary is already out: aliases, weights, proof that everyone is back."""
+    """Bookkeeping after the canary is already out: proof that everyone is back, aliases."""
     connection = control.connect(config.control_db)
-    name = _version(config, agent, version).manifest.policy.served_name
-    in_use = {_version(config, agent, v).manifest.policy.served_name for v in _serving_labels(config, agent)}
     champion = pointers.read_route(connection, agent).champion
     try:
         seconds = serving.verify(config, agent, champion)
     except serving.NotServed as error:
         return _end(config, agent, version, "Not served", str(error), failed=True)
     mirroring.aliases(config, connection, agent)
-    if name not in in_use:
-        policies.unload(config, name)
     why = f"{tried.reason}; version {champion} answers again (verified in {seconds:.2f} s)"
     return _end(config, agent, version, "Canary aborted", why)
 
@@ -289,6 +286,7 @@ def _end(config: Settings, agent: str, version: str, name: str, message: str, fa
     take_out(connection, agent, version, message)
     audit.append(connection, "deliver", "delivery.ended", agent, {"version": version, "outcome": name, "why": message})
     mirroring.tags(config, connection, agent, version, {"delivery": f"{name}: {message}"})
+    policies.retire(config, connection)
     return Failed(name=name, message=message) if failed else Completed(name=name, message=message)
 
 
@@ -305,11 +303,6 @@ def _note(agent: str, version: str, stage: str, result: StageResult) -> None:
     create_markdown_artifact(
         key=f"{stage}-gate-{agent}", markdown=reports.stage_page(stage, version, detail, time.strftime("%H:%M:%S"))
     )
-
-
-def _serving_labels(config: Settings, agent: str) -> list[str]:
-    route = pointers.read_route(control.connect(config.control_db), agent)
-    return [label for label in (route.champion, route.previous, route.canary, route.shadow) if label]
 
 
 def _version(config: Settings, agent: str, version: str) -> AgentVersion:

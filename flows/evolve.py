@@ -7,6 +7,7 @@ One evolution per agent at a time. A gate that fails stops the run under the gat
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from flows.interventions import INTERVENTIONS, Evidence, Proposal
 from flows.reading import served
 from registry import audit, control, decisions, pointers, prefect_runs, tracking, versions
 from registry.manifest import Manifest
+from services.worker import client
 
 from prefect import flow, get_run_logger, task  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
@@ -73,7 +75,7 @@ def _evolve(config: Settings, agent: str, reason: str) -> Any:
                      evaluated, made, decision)  # fmt: skip
     decisions.put(connection, decision_id, agent, record)
     create_markdown_artifact(key=f"decision-{agent}", markdown=reports.decision_page(decision_id, record))
-    _unload_losers(config, decision, made, champion.manifest)
+    _retire_losers(config, connection, decision, made)
     if decision.chosen == NO_OP:
         return Completed(name="No change", message=f"decision {decision_id}: {decision.ranking[0].why}")
     version = register(agent, champion.version, decision_id, record, made[decision.chosen])
@@ -169,8 +171,9 @@ def evaluate(
             prepared = train_adapter(agent, proposal) if proposal.surface == "policy" else {}
             candidate = INTERVENTIONS[proposal.surface].apply(manifest, proposal, prepared)
             if prepared:
-                policies.load(settings(), candidate.policy, prepared.get("probe"))
-        except (training.TrainingFailed, policies.PolicyRefused) as error:
+                policies.claim(settings(), candidate.policy.served_name)
+                client.load(settings(), candidate.policy, prepared.get("probe"))
+        except (training.TrainingFailed, client.PolicyRefused) as error:
             evaluated.append(Evaluated(proposal.name, proposal.surface, proposal.cost, None, str(error)))
             continue
         made[proposal.name] = {"manifest": candidate, "proposal": proposal, **prepared}
@@ -202,7 +205,7 @@ def train_adapter(agent: str, proposal: Proposal) -> dict[str, Any]:
     finally:
         tracking.finish_run(config, run, ok=trained is not None)
     progress.set(100)
-    policies.remember_probe(config, trained.digest, trained.result.get("probe"))
+    client.remember_probe(config, trained.digest, trained.result.get("probe"))
     return {
         "agent": agent,
         "digest": trained.digest,
@@ -264,11 +267,13 @@ def register(agent: str, parent: str, decision_id: str, record: dict[str, Any], 
     return version.version
 
 
-def _unload_losers(config: Settings, decision: Decision, made: dict[str, dict[str, Any]], champion: Manifest) -> None:
+def _retire_losers(
+    config: Settings, connection: sqlite3.Connection, decision: Decision, made: dict[str, dict[str, Any]]
+) -> None:
     for name, entry in made.items():
-        served_name = entry["manifest"].policy.served_name
-        if name != decision.chosen and served_name != champion.policy.served_name:
-            policies.unload(config, served_name)
+        if name != decision.chosen:
+            policies.release(config, entry["manifest"].policy.served_name)
+    policies.retire(config, connection)
 
 
 def _record(

@@ -1,21 +1,17 @@
-"""Policies on the worker: load one beside the others (probed before it may serve), take one out."""
+"""Which policies the worker has to serve, and taking out the others: it has room for a few adapters only."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from pathlib import Path
-from typing import Any
 
-import httpx
-import msgspec
+import psutil
 
 from evoplane.settings import Settings
-from registry.manifest import Policy
-
-_LOAD_TIMEOUT_S = 180.0
-
-
-class PolicyRefused(Exception):
-    """The worker would not serve the adapter; the message carries its reason."""
+from flows import deliveries
+from registry import approvals, pointers
+from services.worker import client
 
 
 def candidate_name(agent: str, digest: str) -> str:
@@ -23,50 +19,47 @@ def candidate_name(agent: str, digest: str) -> str:
     return f"{agent}-c-{digest.removeprefix('sha256:')[:8]}"
 
 
-def load(config: Settings, policy: Policy, probe: dict[str, Any] | None) -> None:
-    """Have the worker serve the adapter. Loading what is already served is a no-op for the worker.
+def retire(config: Settings, connection: sqlite3.Connection) -> list[str]:
+    """Unload every policy nobody needs any more; returns their names."""
+    served = client.served(config)  # first: what is loaded from here on is somebody's candidate
+    wanted = needed(config, connection)
+    return [name for name in served if name not in wanted and client.unload(config, name)]
 
-    Raises `PolicyRefused` when its probe does not match or its directory is unusable.
-    """
-    if policy.adapter is None or policy.path is None:
-        return
-    path = (config.var / policy.path).resolve()
-    body = {"name": policy.served_name, "path": str(path), "digest": policy.adapter, "probe": probe}
+
+def needed(config: Settings, connection: sqlite3.Connection) -> set[str]:
+    """Names that serve or may come to serve: routes, deliveries, approvals that wait, running evolutions."""
+    names = _tried(config)
+    for agent, route in pointers.all_routes(connection).items():
+        labels = {route.champion, route.previous, route.canary, route.shadow}
+        labels.update(deliveries.under_way(connection, agent))
+        asked = [approvals.get(connection, a.id) for a in approvals.list_approvals(connection, agent)]
+        labels.update(a.version for a in asked if a.status == "pending")
+        known = pointers.versions(connection, agent)
+        names |= {known[label].manifest.policy.served_name for label in labels if label in known}
+    return names
+
+
+def claim(config: Settings, name: str) -> None:
+    """Keep a candidate's policy loaded while this process lives; say so before loading it."""
+    folder = _claims(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(str(os.getpid()))
+
+
+def release(config: Settings, name: str) -> None:
+    (_claims(config) / name).unlink(missing_ok=True)
+
+
+def _tried(config: Settings) -> set[str]:
+    return {file.name for file in _claims(config).glob("*") if _lives(file)}
+
+
+def _lives(file: Path) -> bool:
     try:
-        reply = httpx.post(f"{config.worker_url}/v1/policies", json=body, timeout=_LOAD_TIMEOUT_S)
-    except httpx.TransportError as error:
-        raise PolicyRefused(f"the worker does not answer at {config.worker_url}: {error}") from error
-    if reply.is_error:
-        raise PolicyRefused(f"{policy.served_name}: {reply.status_code} {reply.text[:500]}")
+        return psutil.pid_exists(int(file.read_text()))
+    except (OSError, ValueError):  # just released, or half written: the latter is about to be loaded
+        return file.exists()
 
 
-def unload(config: Settings, name: str) -> bool:
-    """Take a policy out; returns whether it was there."""
-    try:
-        reply = httpx.delete(f"{config.worker_url}/v1/policies/{name}", timeout=_LOAD_TIMEOUT_S)
-    except httpx.TransportError:
-        return False
-    return reply.is_success
-
-
-def directory(config: Settings, digest: str) -> Path:
-    """Where an adapter with this digest is kept."""
-    return config.var / "policies" / digest.removeprefix("sha256:")[:12]
-
-
-def remember_probe(config: Settings, digest: str, probe: dict[str, Any] | None) -> None:
-    """Keep what training says the adapter answers, so that a later load is probed too."""
-    if probe:
-        _probe_file(config, digest).write_bytes(msgspec.json.encode(probe))
-
-
-def known_probe(config: Settings, digest: str | None) -> dict[str, Any] | None:
-    if digest is None or not _probe_file(config, digest).exists():
-        return None
-    probe: dict[str, Any] = msgspec.json.decode(_probe_file(config, digest).read_bytes())
-    return probe
-
-
-def _probe_file(config: Settings, digest: str) -> Path:
-    folder = directory(config, digest)
-    return folder.with_name(folder.name + ".probe.json")
+def _claims(config: Settings) -> Path:
+    return config.var / "policies" / "claims"

@@ -15,6 +15,7 @@ from flows import (
     serving,
 )
 from registry import control, pointers, versions
+from services.worker import client
 
 from prefect import flow  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
@@ -26,6 +27,10 @@ def rollback(agent: str, to: str = "previous", why: str = "asked by an operator"
     config = settings()
     connection = control.connect(config.control_db)
     if not mirror:
+        try:
+            client.load_version(config, connection, agent, to)
+        except client.PolicyRefused as error:
+            return Failed(name="Not loadable", message=f"version {to} cannot be served: {error}")
         pointers.rollback(connection, agent, to, why, "rollback-flow")
     try:
         champion, seconds = _follow_up(config, agent)

@@ -16,9 +16,9 @@ import msgspec
 import yaml
 
 from evoplane.settings import Settings
-from flows import locks, policies, snapshot
+from flows import locks, snapshot
 from flows.training_set import MAX_EXAMPLES
-from services.worker import process
+from services.worker import client, process
 
 _STAGE = Path(__file__).parents[1] / "dvc.yaml"
 _POLL_S = 1.0
@@ -129,7 +129,7 @@ def _train(
     if trainer.returncode != 0 or not (work / "result.json").exists():
         raise TrainingFailed(f"training ended with status {trainer.returncode}: {process.tail(log)}")
     result = json.loads((work / "result.json").read_text())
-    target = policies.directory(config, result["digest"])
+    target = client.directory(config, result["digest"])
     if not target.exists():
         shutil.copytree(work / "adapter", target)
     return Trained(result["digest"], str(target.relative_to(config.var)), result)

@@ -12,6 +12,7 @@ from evoplane.cli.output import Json, err, show
 from evoplane.settings import settings
 from registry import approvals, control, pointers, prefect_runs
 from registry.tenants import RegistryError
+from services.worker import client
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
 Why = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
@@ -67,9 +68,16 @@ def rollback(
 ) -> None:
     """Serve the previous version again, at once and without gates; ends canary and shadow.
 
+    A version named with --to is loaded first if the model server does not have it.
+
     Example: evoplane rollback --agent support --why "wrong refunds since noon"
     """
-    connection = control.connect(settings().control_db)
+    config = settings()
+    connection = control.connect(config.control_db)
+    try:
+        client.load_version(config, connection, agent, to)
+    except client.PolicyRefused as error:
+        raise RegistryError(f"version {to} of {agent} cannot be served: {error}") from error
     route = pointers.rollback(connection, agent, to, why, getpass.getuser())
     _mirror(agent)
     show(msgspec.to_builtins(route), json)

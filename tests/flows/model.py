@@ -32,6 +32,7 @@ class ScriptedModel:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/v1/policies", self._list)
         app.router.add_post("/v1/policies", self._load)
         app.router.add_delete("/v1/policies/{name}", self._unload)
         runner = web.AppRunner(app)
@@ -68,6 +69,9 @@ class ScriptedModel:
             choice["logprobs"] = {"content": [{"token": "x", "logprob": -0.1, "bytes": None, "top_logprobs": []}
                                               for _ in completion]}  # fmt: skip
         return web.json_response(reply)
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response({"base": "base", "policies": [{"name": name} for name in self.policies]})
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
