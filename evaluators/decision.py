@@ -1,6 +1,6 @@
 """The decision: which candidate, if any, is worth delivering, and why every other one is not.
 
-u* = argmax over candidates of the lower confidence bound of the paired replay improvement minus cost,
+u* = argmax over candidates of the lower confidence bound of the replay improvement minus cost,
 among those that break no constraint. Doing nothing has value 0 and wins ties (DESIGN: no-op default).
 """
 

@@ -11,6 +11,7 @@ import ctypes
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ import httpx
 
 from evoplane.settings import Settings, settings
 from flows import automations, deliveries, environment  # noqa: F401  (before prefect)
-from flows.deliver import deliver
+from flows.deliver import deliver, take_out
 from flows.evolve import evolve
 from flows.monitor import monitor, monitor_all
 from flows.rollback import rollback
@@ -149,6 +150,7 @@ def take_up_deliveries(config: Settings) -> None:
     for agent in pointers.all_routes(connection):
         _mirror(config, agent)
         open_runs = _open_deliveries(agent)
+        take_out_leftovers(connection, agent, set(open_runs.values()))
         for version in deliveries.under_way(connection, agent):
             if version not in open_runs.values():
                 payload = {"agent": agent, "version": version, "skip_shadow": False}
@@ -157,6 +159,13 @@ def take_up_deliveries(config: Settings) -> None:
         for asked in approvals.list_approvals(connection, agent):
             if asked.flow_run_id in open_runs and asked.status in ("approved", "rejected"):
                 prefect_runs.resume_approval(config, asked)
+
+
+def take_out_leftovers(connection: sqlite3.Connection, agent: str, delivered: set[str]) -> None:
+    """End a canary or shadow whose run died without its hook: users must not wait for the next delivery."""
+    route = pointers.read_route(connection, agent)
+    for version in {route.canary, route.shadow} - {None} - delivered:
+        take_out(connection, agent, str(version), "its delivery was gone when the flows started")
 
 
 def _open_deliveries(agent: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 import flows.deliver as delivery
 from evaluators.canary import Outcome
 from evoplane.settings import Settings
-from flows import deliveries, exposure, mirroring
+from flows import deliveries, exposure, mirroring, serve
 from flows.exposure import StageResult
 from registry import approvals, audit, control, pointers, tenants, versions
 from registry.manifest import AgentVersion, Manifest, Policy
@@ -102,6 +102,14 @@ def test_a_run_that_dies_leaves_another_versions_canary(connection: sqlite3.Conn
     pointers.start_canary(connection, AGENT, "3", 0.5)
     delivery.withdraw(None, run_of("2"), Crashed())
     assert pointers.read_route(connection, AGENT).canary == "3"
+
+
+def test_flows_that_start_take_out_what_nobody_delivers(connection: sqlite3.Connection) -> None:
+    pointers.start_canary(connection, AGENT, "2", 0.5)
+    pointers.start_shadow(connection, AGENT, "3", 0.5)
+    serve.take_out_leftovers(connection, AGENT, {"3"})
+    route = pointers.read_route(connection, AGENT)
+    assert (route.canary, route.shadow) == (None, "3")
 
 
 def test_the_hooks_are_on_the_flow() -> None:
