@@ -38,8 +38,8 @@ demo: model ## The whole loop on this machine; KEEP=1 leaves the UIs up
 	@$(BIN)/evoplane demo $(if $(KEEP),--keep)
 
 check: env ## Lint, types, import direction, quick tests
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q -m "not stack"

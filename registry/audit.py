@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from atdp.canonical import digest
-
 from registry.control import now, transaction
 
 
