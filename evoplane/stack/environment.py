@@ -29,10 +29,15 @@ QUIET = {
 
 
 def environment(config: Settings) -> dict[str, str]:
-    """What all components share, on top of the caller's environment."""
+    """What all components share, on top of the caller's environment.
+
+    The caller's own Prefect settings stay out: they name another server, and flows would be served to it.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     return {
-        **os.environ,
+        **inherited,
         **QUIET,
+        "PREFECT_API_URL": config.prefect_api_url,
         MARK: mark(config),
         "EVOPLANE_PATHS__VAR": str(config.var),
         "PYTHONUNBUFFERED": "1",
