@@ -6,12 +6,11 @@ import asyncio
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from evoplane.demo.customers import Customers
 from evoplane.settings import Settings, settings
 from evoplane.stack import supervisor
 from examples.support.desk import Desk
@@ -118,11 +117,6 @@ def served(desk: Desk) -> int:
     tickets = asyncio.run(desk.serve(outdated_questions(40, seed=1)))
     assert all(ticket.error is None for ticket in tickets)
     return len(tickets)
-
-
-@pytest.fixture
-def customers(desk: Desk) -> Callable[[], Customers]:
-    return lambda: Customers(desk, seed=500)
 
 
 @pytest.fixture(scope="session")
