@@ -98,10 +98,20 @@ class Message(_Part, frozen=True):
     """What a dialect has beyond this form; enough to write the message as it was sent."""
 
 
+class Changed(_Part, frozen=True):
+    """A message of the prefix that came back in another form than it was sent or generated in."""
+
+    at: Count
+    """Its place in the prefix, counted from 0."""
+    message: Message
+
+
 class MessagePrefix(_Part, frozen=True):
     """The prompt of call `prefix`, then its answer, then `append`.
 
     An appended `{event}` stands for the message which that `user_message` or `tool_call` event holds.
+    Clients re-serialise arguments, drop reasoning and move cache marks when they send an answer back:
+    `changed` holds such messages as they came, so that the prefix form stays exact.
     """
 
     prefix: Id
@@ -111,6 +121,7 @@ class MessagePrefix(_Part, frozen=True):
             Meta(extra_json_schema={"anyOf": [{"required": ["role", "parts"]}, {"required": ["event"]}]}),
         ]
     ]
+    changed: list[Changed] | UnsetType = UNSET
 
 
 Ids = (

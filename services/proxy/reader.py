@@ -161,15 +161,21 @@ class StoreReader:
         return problems
 
     def _messages(self, tenant: str, form: dict[str, Any]) -> list[dict[str, Any]]:
-        pieces: list[list[dict[str, Any]]] = []
+        forms: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         current: Any = form
         while isinstance(current, dict):
             call = self._whole(tenant, current["prefix"])
-            pieces.append([self._message(tenant, item) for item in current["append"]])
-            pieces.append([_without(call["a"]["messages"][0], "finish_reason")])
+            forms.append(current)
+            answers.append(_without(call["a"]["messages"][0], "finish_reason"))
             current = call["o"]["messages"]
-        pieces.append(current)
-        return [message for piece in reversed(pieces) for message in piece]
+        messages: list[dict[str, Any]] = list(current)
+        for each, answer in zip(reversed(forms), reversed(answers), strict=True):
+            messages.append(answer)
+            for change in each.get("changed", ()):
+                messages[change["at"]] = change["message"]
+            messages += [self._message(tenant, item) for item in each["append"]]
+        return messages
 
     def _message(self, tenant: str, item: dict[str, Any]) -> dict[str, Any]:
         if "event" not in item:
