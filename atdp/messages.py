@@ -17,6 +17,12 @@ from atdp.canonical import canonical
 OPENAI_PART = "x.openai"
 """Part type that carries a content item of OpenAI's as it is (images, audio, files, cache marks)."""
 
+ABOUT_PART = "x.openai.about"
+"""Part type that carries what else was said about the text part before it (citations, log-probabilities)."""
+
+_UNSAID = frozenset({"reasoning", ABOUT_PART})
+"""Parts that clients add or leave out as they please when they send an answer back."""
+
 _KNOWN_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"})
 
 
@@ -31,20 +37,23 @@ def from_openai(message: dict[str, Any], finish_reason: str | None = None) -> di
             parts.append({"type": "reasoning", "content": message[key], "name": key})
     content = message.get("content")
     if role == "tool":
-        parts.append({"type": "tool_call_response", "id": _name(message.get("tool_call_id")), "response": content})
+        parts.append({"type": "tool_call_response", "id": name(message.get("tool_call_id")), "response": content})
     elif isinstance(content, str):
         if content or not lenient:
             parts.append({"type": "text", "content": content})
     elif isinstance(content, list):
         ext["content"] = "array"
-        parts.extend(_content_part(item) for item in content)
+        parts.extend(part for item in content for part in _content_parts(item))
     elif content is None and not lenient:
         ext["content"] = "null" if "content" in message else "absent"
     elif content is not None:
         ext["content"] = content
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        parts.extend(_call_part(call) for call in calls)
+        parts.extend(call_part(call) for call in calls)
+        more = [[at, rest] for at, call in enumerate(calls) if (rest := _beyond(call))]
+        if more:
+            ext["calls"] = more
     elif calls is not None:
         ext["tool_calls"] = calls
     rest = {k: v for k, v in message.items() if k not in _KNOWN_FIELDS and not (lenient and v in (None, [], {}))}
@@ -52,7 +61,7 @@ def from_openai(message: dict[str, Any], finish_reason: str | None = None) -> di
         ext["fields"] = rest
     result: dict[str, Any] = {"role": role if isinstance(role, str) else "unknown", "parts": parts}
     if message.get("name") is not None:
-        result["name"] = _name(message["name"])
+        result["name"] = name(message["name"])
     if finish_reason is not None:
         result["finish_reason"] = finish_reason
     if ext:
@@ -79,6 +88,8 @@ def to_openai(message: dict[str, Any]) -> dict[str, Any]:
                 result["content"] = part.get("response")
             case "reasoning":
                 result[part.get("name", "reasoning_content")] = part["content"]
+            case "x.openai.about" if texts:
+                texts[-1] = {**texts[-1], **part["content"]}
             case _:
                 texts.append(part["content"])
     if ext.get("content") == "array":
@@ -87,6 +98,8 @@ def to_openai(message: dict[str, Any]) -> dict[str, Any]:
         result["content"] = texts[0]["text"]
     elif "content" not in result and ext.get("content") != "absent":
         result["content"] = None
+    for at, rest in ext.get("calls", ()):
+        calls[at] = {**calls[at], **rest, "function": {**calls[at]["function"], **rest.get("function", {})}}
     if calls:
         result["tool_calls"] = calls
     return {**result, **ext.get("fields", {})}
@@ -114,34 +127,58 @@ def meaning(message: dict[str, Any]) -> bytes:
     """Bytes that are equal for messages that say the same.
 
     SDKs re-serialise arguments and turn a single text block into a string (and back) when they
-    resend an answer; that must not make it another conversation. Reasoning is left out because
-    many clients drop it.
+    resend an answer, and cache marks move on; that must not make it another conversation.
+    Reasoning is left out because many clients drop it.
     """
-    parts = [{k: v for k, v in part.items() if k != "raw"} for part in message["parts"] if part["type"] != "reasoning"]
+    parts = [_meant(part) for part in message["parts"] if part["type"] not in _UNSAID]
     return msgspec.json.encode({"role": message["role"], "parts": parts}, order="sorted")
 
 
-def _name(value: Any) -> str | None:
+def _meant(part: dict[str, Any]) -> dict[str, Any]:
+    match part["type"]:
+        case "tool_call":
+            return {key: value for key, value in part.items() if key != "raw"}
+        case "tool_call_response":
+            return {**part, "response": _said(part.get("response"))}
+    return part
+
+
+def _said(response: Any) -> Any:
+    """A tool's result without its wrapping: a text, and a list of one text block, say the same."""
+    if not isinstance(response, list):
+        return response
+    texts = [item.get("text") if isinstance(item, dict) and item.get("type") == "text" else item for item in response]
+    return texts[0] if len(texts) == 1 else texts
+
+
+def loads_or_none(text: str) -> Any:
+    """The text as a JSON value; None when it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def name(value: Any) -> str | None:
     """Names and ids are strings; what a client sends instead is kept as its text."""
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def _content_part(item: Any) -> dict[str, Any]:
-    if isinstance(item, dict) and item.keys() == {"type", "text"} and item["type"] == "text":
-        return {"type": "text", "content": item["text"]}
-    return {"type": OPENAI_PART, "content": item}
+def _content_parts(item: Any) -> list[dict[str, Any]]:
+    if isinstance(item, dict) and item.get("type") == "text" and isinstance(item.get("text"), str):
+        about = {key: value for key, value in item.items() if key not in ("type", "text")}
+        said = {"type": "text", "content": item["text"]}
+        return [said, {"type": ABOUT_PART, "content": about}] if about else [said]
+    return [{"type": OPENAI_PART, "content": item}]
 
 
-def _call_part(call: Any) -> dict[str, Any]:
+def call_part(call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return {"type": "x.openai_tool_call", "content": call}
-    part: dict[str, Any] = {"type": "tool_call", "id": _name(call.get("id")), "name": str(function.get("name") or "")}
+    part: dict[str, Any] = {"type": "tool_call", "id": name(call.get("id")), "name": str(function.get("name") or "")}
     raw = function.get("arguments")
-    try:
-        value = json.loads(raw) if isinstance(raw, str) else None
-    except (ValueError, RecursionError):
-        value = None
+    value = loads_or_none(raw) if isinstance(raw, str) else None
     if not isinstance(value, dict):
         return {**part, "arguments": raw, "malformed": True}
     try:
@@ -152,6 +189,16 @@ def _call_part(call: Any) -> dict[str, Any]:
     if json.dumps(value, ensure_ascii=False) != raw:
         part["raw"] = raw
     return part
+
+
+def _beyond(call: Any) -> dict[str, Any]:
+    """What a tool call has besides the fields that a part holds."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return {}
+    beyond = {k: v for k, v in call.items() if k not in ("id", "function") and (k, v) != ("type", "function")}
+    inside = {k: v for k, v in function.items() if k not in ("name", "arguments")}
+    return {**beyond, "function": inside} if inside else beyond
 
 
 def _call_openai(part: dict[str, Any]) -> dict[str, Any]:

@@ -344,6 +344,7 @@ class Usage(_Part, frozen=True):
     input_tokens: int | UnsetType = UNSET
     output_tokens: int | UnsetType = UNSET
     cache_read_input_tokens: int | UnsetType = UNSET
+    cache_creation_input_tokens: int | UnsetType = UNSET
     reasoning_output_tokens: int | UnsetType = UNSET
 
 

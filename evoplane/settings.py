@@ -41,6 +41,17 @@ class Gateway(_Section):
     memory_bytes: int = Field(2000, description="size of the memory overlay, at most")
 
 
+class UpstreamSettings(_Section):
+    """A model provider behind the gateway."""
+
+    url: str = Field(description="base URL, with or without /v1")
+    dialects: list[Literal["openai.chat", "openai.responses", "openai.completions", "anthropic.messages"]] = Field(
+        ["openai.chat", "openai.responses", "openai.completions"], description="what it speaks"
+    )
+    models: list[str] = Field(description="names it serves; * stands for anything")
+    key_env: str | None = Field(None, description="environment variable that holds its API key")
+
+
 class Worker(_Section):
     port: int = Field(8401, description="the worker's service interface")
     vllm_port: int = Field(8402, description="the vLLM server the worker owns")
@@ -119,6 +130,7 @@ class Settings(_Section):
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
     delivery: Delivery = Delivery()
+    upstreams: dict[str, UpstreamSettings] = {}
 
     @property
     def var(self) -> Path:

@@ -20,10 +20,20 @@ _HEAD = """\
 """
 
 
+_UPSTREAMS = """\
+# Model providers beside the worker, one section each; keys come from the environment.
+# [upstreams.anthropic]
+# url = "https://api.anthropic.com"
+# dialects = ["anthropic.messages"]
+# models = ["claude-*"]
+# key_env = "ANTHROPIC_API_KEY"
+"""
+
+
 def render() -> str:
     """The whole file."""
-    sections = [_section(name, section) for name, section in Settings()]
-    return "\n".join([_HEAD, *sections])
+    sections = [_section(name, section) for name, section in Settings() if isinstance(section, BaseModel)]
+    return "\n".join([_HEAD, *sections, _UPSTREAMS])
 
 
 def _section(name: str, section: BaseModel) -> str:

@@ -19,11 +19,12 @@ from services.gateway.asgi import (
     respond_error,
     respond_json,
 )
-from services.gateway.chat import chat_completions
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError, internal
 from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
+from services.gateway.inference import infer
+from services.proxy.dialects import CHAT, DIALECTS, Dialect
 
 _log = logging.getLogger(__name__)
 
@@ -58,30 +59,49 @@ async def _serve(gateway: Gateway, request: Request, send: Send) -> None:
             status = message["status"]
         await send(message)
 
-    path = request.path.removeprefix("/v1").rstrip("/")
+    path = _path(request)
+    dialect = _dialect(path)
     gateway.metrics.in_flight += 1
     try:
         await _route(gateway, request, path, counting)
     except ApiError as error:
-        await respond_error(counting, error)
+        await respond_error(counting, error, dialect=dialect)
     except ClientGone:
         pass
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
         if status == 0:
-            await respond_error(counting, internal())
+            await respond_error(counting, internal(), dialect=dialect)
         else:
             raise
     finally:
         gateway.metrics.in_flight -= 1
-        gateway.metrics.responses[path if path in _ROUTES or path in _PROBES else "other", status] += 1
+        gateway.metrics.responses[path if path in _KNOWN else "other", status] += 1
+
+
+def _path(request: Request) -> str:
+    """The path without `/s/<tag>`, which marks a session, and without `/v1`, however often a base URL has it."""
+    path = request.path
+    if path.startswith("/s/"):
+        request.tag, _, path = path[3:].partition("/")
+        path = f"/{path}"
+    while path == "/v1" or path.startswith("/v1/"):
+        path = path[3:]
+    return path.rstrip("/")
+
+
+def _dialect(path: str) -> Dialect:
+    """Whose form errors have at a path."""
+    return next((each for known, each in DIALECTS.items() if path == known or path.startswith(f"{known}/")), CHAT)
 
 
 async def _route(gateway: Gateway, request: Request, path: str, send: Send) -> None:
-    if path in _ROUTES:
+    if path in DIALECTS:
+        _require(request, "POST")
+        await infer(gateway, request, send, DIALECTS[path])
+    elif path in _ROUTES:
         method, handler = _ROUTES[path]
-        if request.method not in (method, "HEAD" if method == "GET" else method):
-            raise ApiError(405, f"Use {method} for {request.path}.", code="method_not_allowed")
+        _require(request, method)
         await handler(gateway, request, send)
     elif path in _PROBES and request.method in ("GET", "HEAD"):
         await _PROBES[path](gateway, request, send)
@@ -91,6 +111,11 @@ async def _route(gateway: Gateway, request: Request, path: str, send: Send) -> N
         await end_session(gateway, request, send, path.removeprefix("/sessions/").removesuffix("/end"))
     else:
         raise ApiError(404, f"Unknown request URL: {request.method} {request.path}.", code="unknown_url")
+
+
+def _require(request: Request, method: str) -> None:
+    if request.method not in (method, "HEAD" if method == "GET" else method):
+        raise ApiError(405, f"Use {method} for {request.path}.", code="method_not_allowed")
 
 
 async def _models(gateway: Gateway, request: Request, send: Send) -> None:
@@ -131,7 +156,6 @@ async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
 
 
 _ROUTES: dict[str, tuple[str, Handler]] = {
-    "/chat/completions": ("POST", chat_completions),
     "/feedback": ("POST", feedback),
     "/events": ("POST", events),
     "/models": ("GET", _models),
@@ -140,6 +164,10 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
 
 _PROBES: dict[str, Handler] = {"": _alive, "/healthz": _alive, "/readyz": _ready, "/metrics": _metrics}
 """Cheap, without a key, and no sessions."""
+
+
+_KNOWN = {*_ROUTES, *_PROBES, *DIALECTS}
+"""Paths that metrics name."""
 
 
 async def _lifespan(gateway: Gateway, receive: Receive, send: Send) -> None:

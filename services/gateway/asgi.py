@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from services.gateway.errors import ApiError, malformed, too_large
+from services.proxy.dialects import CHAT, Dialect
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,7 +30,11 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.raw_headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self.headers: dict[bytes, bytes] = dict(self.raw_headers)
+        self.query: bytes = scope.get("query_string", b"")
+        self.tag: str | None = None
+        """What stood in the path as `/s/<tag>` before the rest."""
         self._receive = receive
         self._watch: asyncio.Task[None] | None = None
 
@@ -90,5 +95,6 @@ async def respond_json(send: Send, status: int, value: Any, headers: Headers = (
     await respond(send, status, orjson.dumps(value), [JSON, *headers])
 
 
-async def respond_error(send: Send, error: ApiError, headers: Headers = ()) -> None:
-    await respond_json(send, error.status, error.body, [*error.headers, *headers])
+async def respond_error(send: Send, error: ApiError, headers: Headers = (), dialect: Dialect = CHAT) -> None:
+    """The error, in the form that the dialect's clients read."""
+    await respond_json(send, error.status, dialect.error_body(error.problem), [*error.headers, *headers])

@@ -16,7 +16,7 @@ from services.gateway.asgi import Request
 from services.gateway.errors import forbidden, not_recording, unauthorized
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
-from services.gateway.upstream import Upstream
+from services.gateway.upstream import Upstreams
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import InvalidDraft, Stored
@@ -46,7 +46,7 @@ class Gateway:
         self.sessions = Sessions()
         self.contexts = ContextBook()
         self.store = EventStore(settings.store_dir)
-        self.upstream = Upstream(settings.vllm_url, settings.gateway.upstream_timeout_s)
+        self.upstreams = Upstreams(settings)
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
@@ -55,7 +55,7 @@ class Gateway:
     async def start(self) -> None:
         await self.control.start()
         await self.store.start()
-        await self.upstream.start()
+        await self.upstreams.start()
         await self._restore()
         self.shadow.start()
         self._sweeper = asyncio.create_task(self._sweep())
@@ -68,7 +68,7 @@ class Gateway:
                 await self._sweeper
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
-        await self.upstream.close()
+        await self.upstreams.close()
         await self.store.close()
         await self.control.close()
 
@@ -93,6 +93,10 @@ class Gateway:
         agent = self.control.picture.agents.get(key.agent)
         asked = agent.model if agent is not None else self.settings.model.name
         return list(dict.fromkeys([asked, key.agent, self.settings.model.name]))
+
+    def hash_key(self, tenant: str) -> bytes:
+        """The key of a tenant's conversation fingerprints."""
+        return tenant.encode()
 
     def require_recording(self) -> None:
         """Raises 503 while an answer could not be made durable."""

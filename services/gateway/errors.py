@@ -1,10 +1,8 @@
-"""Errors as OpenAI's clients read them: `{"error": {message, type, param, code}}`."""
+"""What the gateway itself refuses or can't do; each dialect has its own form for it."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
+from services.proxy.dialects.base import Problem
 
 
 class ApiError(Exception):
@@ -21,17 +19,10 @@ class ApiError(Exception):
         headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         super().__init__(message)
+        self.problem = Problem(status, message, type, param, code)
         self.status = status
-        self.type = type
         self.code = code
         self.headers = headers
-        self.body: dict[str, Any] = {
-            "error": {"message": message, "type": type, "param": param, "code": code},
-        }
-
-    def frame(self) -> bytes:
-        """The error inside a stream that has begun."""
-        return b"data: " + orjson.dumps(self.body) + b"\n\n"
 
 
 _RETRY_AFTER = ((b"retry-after", b"1"),)
@@ -100,6 +91,19 @@ def upstream_timeout(seconds: float) -> ApiError:
         f"The model server did not answer within {seconds:g} s (setting gateway.upstream_timeout_s).",
         type="server_error",
         code="upstream_timeout",
+    )
+
+
+def previous_unknown(id: str, code: str) -> ApiError:
+    """The same for an answer that never was and for another tenant's."""
+    return ApiError(404, f"Previous response with id {id!r} not found.", param="previous_response_id", code=code)
+
+
+def not_spoken(dialect: str, upstream: str) -> ApiError:
+    return ApiError(
+        404,
+        f"The upstream {upstream!r} does not speak {dialect} (setting upstreams.{upstream}.dialects).",
+        code="dialect_not_supported",
     )
 
 

@@ -139,7 +139,7 @@ def _session(gateway: Gateway, key: Key, reported: Reported) -> Session:
         return session
     if not reported.session_id:
         raise errors.malformed("An event needs session_id or trajectory_id.", "session_id")
-    return gateway.sessions.find(key, gateway.train_policy(key.tenant), reported.session_id, [], b"", False)
+    return gateway.sessions.named(key, gateway.train_policy(key.tenant), reported.session_id)
 
 
 async def _store(gateway: Gateway, session: Session, reported: Reported) -> dict[str, Any]:

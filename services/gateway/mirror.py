@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from services.proxy.assemble import from_body
 from services.proxy.capture import Exchange
+from services.proxy.dialects import CHAT
 from services.proxy.ending import Ending
 from services.proxy.tokens import TokenCapture
 from services.router.overlays import apply_overlays
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 async def ask_shadow(gateway: Gateway, exchange: Exchange) -> None:
     """Send a mirrored exchange to the upstream and record its answer."""
     limits = gateway.settings.gateway
-    manifest = exchange.version.manifest
+    manifest, dialect = exchange.version.manifest, exchange.dialect
     overlaid, exchange.overlays = apply_overlays(
         exchange.request,
         manifest,
         exchange.session.key.tenant,
         max_items=limits.memory_items,
         max_bytes=limits.memory_bytes,
+        dialect=dialect,
     )
     forwarded = {**overlaid, "model": manifest.policy.served_name}
-    if gateway.token_capture:
+    if gateway.token_capture and dialect is CHAT:
         forwarded = TokenCapture(exchange.request).request(forwarded)
-    async with await gateway.upstream.post("/v1/chat/completions", orjson.dumps(forwarded), {}) as response:
+    async with await gateway.upstreams.worker.post(dialect.path, orjson.dumps(forwarded)) as response:
         raw = await response.read()
-        if response.status == 200:
-            completion = from_body(orjson.loads(raw))
+        completion = dialect.whole(orjson.loads(raw)) if response.status == 200 else None
+        if completion is not None:
             ending = Ending("ok" if completion.finished else "unknown", completion)
         else:
             text = raw.decode(errors="replace")

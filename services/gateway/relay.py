@@ -1,8 +1,8 @@
 """Relaying a stream: bytes out as they come in, a tee that reads along, the end only when it is stored.
 
-Held back is the terminal `[DONE]` and the end of the response; nothing before it waits. A stream that
-ends early, or can't be recorded, ends with an error frame and a connection that is not closed
-cleanly, because clients take a clean end for a whole answer.
+Held back are the event that ends the dialect's stream and the end of the response; nothing before it
+waits. A stream that ends early, or can't be recorded, ends with the dialect's error event and a
+connection that is not closed cleanly, because clients take a clean end for a whole answer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from services.gateway import errors
 from services.gateway.asgi import Request, Send
 from services.gateway.errors import ApiError
 from services.gateway.upstream import passed_on
-from services.proxy.assemble import StreamAssembler
 from services.proxy.capture import Exchange
 from services.proxy.ending import Ending
-from services.proxy.sse import DONE, EventSplitter, ServerSentEvent
+from services.proxy.sse import EventSplitter, ServerSentEvent
 from services.proxy.store import StoreUnavailable
 from services.proxy.tokens import TokenCapture
 
@@ -31,17 +30,17 @@ if TYPE_CHECKING:
 
 
 class StreamRelay:
-    """One streamed answer."""
+    """One streamed answer. `tokens` is None when the upstream's events reach the client as they are."""
 
     def __init__(
-        self, gateway: Gateway, request: Request, send: Send, exchange: Exchange, tokens: TokenCapture
+        self, gateway: Gateway, request: Request, send: Send, exchange: Exchange, tokens: TokenCapture | None
     ) -> None:
         self._gateway = gateway
         self._request = request
         self._send = send
         self._exchange = exchange
         self._tokens = tokens
-        self._assembler = StreamAssembler()
+        self._assembler = exchange.dialect.assembler()
         self._held = b""
         self._ttft_ms: float | None = None
 
@@ -75,27 +74,30 @@ class StreamRelay:
         for event in events:
             if self._assembler.completion.done:
                 self._held += event.raw
-            elif event.data == DONE:
-                self._assembler.completion.done = True
-                out += self._tokens.flush()
-                self._held += event.raw
             else:
                 out += self._read(event)
         if out:
             await self._send({"type": "http.response.body", "body": out, "more_body": True})
 
     def _read(self, event: ServerSentEvent) -> bytes:
-        """Let the tee see an event; gives what the client shall see of it."""
+        """Let the tee see an event; gives what the client shall see of it now."""
         try:
-            chunk = orjson.loads(event.data) if event.data else None
+            parsed = orjson.loads(event.data) if event.data else None
         except orjson.JSONDecodeError:
-            chunk = None
-        if not isinstance(chunk, dict):
-            return event.raw
-        self._assembler.add(chunk)
-        if self._ttft_ms is None and chunk.get("choices"):
-            self._ttft_ms = (time.monotonic() - self._exchange.clock) * 1000
-        return self._tokens.event(event, chunk) if self._gateway.token_capture else event.raw
+            parsed = None
+        chunk = parsed if isinstance(parsed, dict) else None
+        if chunk is not None:
+            self._assembler.add(chunk)
+            if self._ttft_ms is None and self._assembler.shows(chunk):
+                self._ttft_ms = (time.monotonic() - self._exchange.clock) * 1000
+        if self._assembler.ends(event, chunk):
+            self._assembler.completion.done = True
+            self._held += event.raw
+            return self._flush()
+        return event.raw if self._tokens is None or chunk is None else self._tokens.event(event, chunk)
+
+    def _flush(self) -> bytes:
+        return b"" if self._tokens is None else self._tokens.flush()
 
     def _ending(self, client_gone: bool, broken: str | None) -> Ending:
         completion = self._assembler.completion
@@ -120,7 +122,7 @@ class StreamRelay:
 
     async def _end(self, ending: Ending) -> None:
         """Record, then release the end that fits."""
-        rest = self._tokens.flush()
+        rest = self._flush()
         try:
             await self._gateway.record(self._exchange, ending)
         except StoreUnavailable:
@@ -137,5 +139,6 @@ class StreamRelay:
             self._gateway.shadow.offer(self._exchange)
 
     async def _break_off(self, error: ApiError, rest: bytes = b"") -> None:
-        """An error frame, and no clean end: the server closes the connection of a response left open."""
-        await self._send({"type": "http.response.body", "body": rest + error.frame(), "more_body": True})
+        """An error event, and no clean end: the server closes the connection of a response left open."""
+        frame = self._exchange.dialect.error_frame(error.problem)
+        await self._send({"type": "http.response.body", "body": rest + frame, "more_body": True})

@@ -1,8 +1,18 @@
-"""The model server, over one shared aiohttp session (measured: httpx alone costs more than all the rest)."""
+"""Where requests go: our worker, and any provider that is configured, over one shared aiohttp session.
+
+(Measured: httpx alone costs more than all the rest.)
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
 import aiohttp
+
+from evoplane.settings import Settings, SettingsError, UpstreamSettings
+from services.proxy.dialects import BY_NAME, Dialect
 
 _KEEP_ALIVE_S = 2.0
 """Shorter than uvicorn's 5 s, so that a connection isn't reused in the moment the server closes it."""
@@ -14,36 +24,102 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 """Not passed on: they speak of this connection, or of a body that has been decompressed since."""
 
+_OURS = _HOP_BY_HOP | {
+    "host", "authorization", "x-api-key", "api-key", "cookie", "accept-encoding", "content-type",
+    "proxy-authorization", "expect",
+}  # fmt: skip
+"""A client's headers that are for the gateway."""
+
 
 class Upstream:
-    """Where requests go. `name` is what contexts call it."""
+    """One of them. `name` is what contexts call it."""
 
-    def __init__(self, url: str, timeout_s: float, name: str = "vllm") -> None:
-        self.url = url
+    def __init__(
+        self, name: str, url: str, timeout_s: float, session: aiohttp.ClientSession, *, own: bool = False
+    ) -> None:
         self.name = name
+        self.url = url
         self.timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self.own = own
+        """Is it our worker, whose answers carry token ids when asked?"""
+        self.dialects: frozenset[str] = frozenset(BY_NAME)
+        self.patterns: tuple[str, ...] = ()
+        self._secret: str | None = None
+        self._session = session
+
+    @classmethod
+    def configured(
+        cls, name: str, settings: UpstreamSettings, timeout_s: float, session: aiohttp.ClientSession
+    ) -> Upstream:
+        """A provider; raises `SettingsError` when its key is not in the environment."""
+        upstream = cls(name, settings.url.rstrip("/").removesuffix("/v1"), timeout_s, session)
+        upstream.dialects = frozenset(settings.dialects)
+        upstream.patterns = tuple(settings.models)
+        if settings.key_env is not None:
+            upstream._secret = os.environ.get(settings.key_env)
+            if not upstream._secret:
+                raise SettingsError(f"upstreams.{name}.key_env: {settings.key_env} is not set in the environment")
+        return upstream
+
+    def speaks(self, dialect: Dialect) -> bool:
+        return dialect.name in self.dialects
+
+    def serves(self, model: str) -> bool:
+        return any(fnmatchcase(model, pattern) for pattern in self.patterns)
+
+    async def post(self, path: str, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> aiohttp.ClientResponse:
+        """Send a request to `/v1` + `path`; gives the response when its headers are there. Raises aiohttp's errors."""
+        return await self._session.post(
+            f"{self.url}/v1{path}",
+            data=body,
+            headers=[
+                *headers,
+                ("content-type", "application/json"),
+                ("accept-encoding", "identity"),
+                *self._credentials(path),
+            ],
+        )
+
+    def _credentials(self, path: str) -> list[tuple[str, str]]:
+        if self._secret is None:
+            return []
+        if path.startswith(BY_NAME["anthropic.messages"].path):
+            return [("x-api-key", self._secret)]
+        return [("authorization", f"Bearer {self._secret}")]
+
+
+class Upstreams:
+    """Our worker and the configured providers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
 
     async def start(self) -> None:
+        gateway = self._settings.gateway
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=self.timeout_s, sock_connect=_CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=gateway.upstream_timeout_s, sock_connect=_CONNECT_S),
             auto_decompress=True,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
+        self.worker = Upstream("vllm", self._settings.vllm_url, gateway.upstream_timeout_s, self._session, own=True)
+        self.providers = [
+            Upstream.configured(name, each, gateway.upstream_timeout_s, self._session)
+            for name, each in self._settings.upstreams.items()
+        ]
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
-    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """Send a request; gives the response when its headers are there. Raises aiohttp's errors."""
-        assert self._session is not None, "start() comes first"
-        return await self._session.post(
-            self.url + path,
-            data=body,
-            headers={"content-type": "application/json", "accept-encoding": "identity", **headers},
-        )
+    def serving(self, model: str) -> Upstream | None:
+        """The provider that a model's name belongs to, the first that says so; None when none does."""
+        return next((provider for provider in self.providers if provider.serves(model)), None)
+
+
+def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """A client's headers that reach the upstream."""
+    named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+    return [(name, value) for name, value in named if name not in _OURS and not name.startswith("x-evoplane-")]
 
 
 def passed_on(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:

@@ -1,8 +1,8 @@
 """From one exchange with a model to the drafts of its events.
 
 The request brings what happened since the last answer: user messages and tool results, which become
-events of their own. The reply brings the `llm_call`. Everything that would be stored twice is
-stored once and pointed at: earlier messages by the call that had them, new ones by their events,
+events of their own (`inputs`). The reply brings the `llm_call`. Everything that would be stored twice
+is stored once and pointed at: earlier messages by the call that had them, new ones by their events,
 earlier token ids by the call they belong to.
 """
 
@@ -10,57 +10,75 @@ from __future__ import annotations
 
 import time
 from array import array
+from functools import cached_property
 from typing import Any
 
+import orjson
 from msgspec import UNSET, convert, structs
 
 from atdp import clock, messages
-from atdp.ids import derived_id, new_id
+from atdp.ids import new_id
 from atdp.records import (
     Action,
     Actor,
     Cause,
+    Changed,
     EventDraft,
     Message,
     MessagePrefix,
     Metadata,
     Observation,
-    Outcome,
-    Replay,
     Tokens,
 )
 from registry.manifest import AgentVersion
-from services.proxy.assemble import Completion
+from services.proxy.clients import Line
+from services.proxy.completion import Choice, Completion
 from services.proxy.contexts import ContextBook
+from services.proxy.conversation import Hash, Seed, after, digest, fingerprints
+from services.proxy.dialects import Dialect
 from services.proxy.drafts import StoreDraft
-from services.proxy.ending import Ending, claim, outcome, usage
-from services.proxy.sessions import (
-    Attempt,
-    PendingCall,
-    Session,
-    Sessions,
-    Step,
-    body_hash,
-    exact_hashes,
-    meaning_hashes,
-)
+from services.proxy.ending import Ending, claim, outcome
+from services.proxy.inputs import Inputs
+from services.proxy.sessions import Attempt, PendingCall, Session, Sessions, Step
 
-_NOT_PARAMS = frozenset({"messages", "tools", "model", "stream", "stream_options"})
+_NOT_ASKED = frozenset({"stream", "stream_options"})
+"""How an answer travels does not make it another question."""
+_MOST_CHANGED = 8
+"""A history of which more messages than this came back in another form is stored whole."""
 
 
 class Exchange:
-    """One request and, once `finish` is called, its answer."""
+    """One request and, once it is stored, its answer."""
 
-    def __init__(self, request: dict[str, Any], body: bytes) -> None:
+    retried = False
+    """Did the client call this a retry?"""
+    line: Line = "main"
+    model: str | None = None
+    """The model asked for at an upstream that isn't our worker."""
+
+    def __init__(
+        self, dialect: Dialect, request: dict[str, Any], hash_key: bytes = b"", goes_on_from: Step | None = None
+    ) -> None:
+        self.dialect = dialect
         self.request = request
         self.event_id = new_id("ev")
         self.started = time.time()
         self.clock = time.monotonic()
-        raw = request["messages"] if isinstance(request.get("messages"), list) else []
-        self.conversation = [messages.from_openai(m) for m in raw if isinstance(m, dict)]
-        self.exact = exact_hashes(self.conversation)
-        self.meanings = meaning_hashes(self.conversation)
-        self.body = body_hash(body)
+        self.conversation = dialect.conversation(request)
+        self.instructions = dialect.instructions(request)
+        self._hash_key = hash_key
+        self._before = goes_on_from
+        seed = goes_on_from.end if goes_on_from is not None else None
+        self.prints = fingerprints(self.conversation, self.instructions, hash_key, seed)
+
+    @cached_property
+    def body(self) -> bytes:
+        """The hash of what is asked, however the answer shall travel."""
+        asked = {k: v for k, v in self.request.items() if k not in _NOT_ASKED and k != self.dialect.content_field}
+        said = self.prints.exact[-1] if self.prints.exact else b""
+        before = self._before.end.exact if self._before else b""
+        name = self.dialect.name.encode()
+        return digest(self._hash_key, name + before + said + orjson.dumps(asked, option=orjson.OPT_SORT_KEYS))
 
     def bind(
         self, session: Session, version: AgentVersion, role: str, overlays: list[dict[str, Any]], upstream: str
@@ -74,16 +92,29 @@ class Exchange:
         self.header = session.header
         self.trajectory_id = session.trajectory_id
 
+    @property
+    def continued(self) -> bool:
+        """Does the request leave out what was said before, naming the answer it goes on from?"""
+        return self._before is not None
+
+    @property
+    def extends(self) -> bool:
+        """Does the request go on from an answer of its session?"""
+        return self._before is not None or self._prefix() is not None
+
     def drafts(self, ending: Ending, contexts: ContextBook) -> list[StoreDraft]:
         """Everything the store needs to know about this exchange."""
         tenant = self.session.key.tenant
-        context, contents = contexts.context(tenant, self.version, self.upstream, self.request.get("tools"))
+        tools = self.request.get("tools")
+        context, contents = contexts.context(tenant, self.version, self.upstream, self.model, tools)
         self.context_id = context.id
-        self.inputs = self._inputs()
+        self._inputs = Inputs(self.session, self.conversation, self.prints, self._before.turn if self._before else 0)
+        self.inputs = [self._event(id=id, **fields) for id, fields in self._inputs.unstored().items()]
+        self._answers = [self._answer(choice) for choice in ending.completion.ordered()]
         self.call = self._call(ending)
         opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
         header = [] if opened else [self.header]
-        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs.values(), self.call]
+        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call]
 
     def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:
         """The drafts are durable: let the session go on from here."""
@@ -98,8 +129,10 @@ class Exchange:
         session.opened = True
         session.step = max(session.step, step)
         session.last_call, session.last_context = self.event_id, self.context_id
-        for event in self.inputs.values():
-            session.seen.add(event.id)
+        if self.line == "main":
+            session.system, session.tools = self.prints.system, bool(self.request.get("tools"))
+        session.seen.update(self._inputs.exact_forms())
+        for event in self.inputs:
             if event.kind == "tool_call" and isinstance(event.a, Action) and isinstance(event.a.call_id, str):
                 session.calls.pop(event.a.call_id, None)
         if not failed:
@@ -107,12 +140,12 @@ class Exchange:
 
     def _answered(self, completion: Completion, sessions: Sessions, step: int) -> None:
         session = self.session
-        for position, choice in enumerate(completion.ordered()):
-            answer = messages.from_openai(choice.message)
-            conversation = [*self.conversation, answer]
-            sessions.answered(session, meaning_hashes(conversation)[-1])
-            if position == 0:
-                session.exact[exact_hashes(conversation)[-1]] = Step(self.event_id, len(conversation))
+        turn = self._inputs.turn(len(self.conversation))
+        for position, (answer, piece, end) in enumerate(self._answers):
+            pieces = None if self._before or position else [*self.prints.pieces, piece]
+            answered = Step(self.event_id, end, pieces, turn, position)
+            main = position == 0 and self.line == "main"
+            sessions.answered(session, answered, completion.id if position == 0 else None, main)
             for call in messages.tool_calls(answer):
                 if call.get("id"):
                     pending = PendingCall(self.event_id, call["name"], call["arguments"], step)
@@ -122,69 +155,11 @@ class Exchange:
             ids = completion.prompt_token_ids + completion.choices[0].token_ids
             session.tokens = (self.event_id, array("i", ids))
 
-    # -- what came with the request
-
-    def _inputs(self) -> dict[int, EventDraft]:
-        """Events of the messages after the last answer, by their place; those already stored are left out."""
-        result: dict[int, EventDraft] = {}
-        for index in self._trailing():
-            message = self.conversation[index]
-            match message["role"]:
-                case "user":
-                    event = self._user_message(index, message)
-                case "tool" if message["parts"][0].get("id") not in self.session.reported:
-                    event = self._tool_call(index, message)
-                case _:
-                    continue
-            if event.id not in self.session.seen:
-                result[index] = event
-        return result
-
-    def _trailing(self) -> range:
-        start = len(self.conversation)
-        while start and self.conversation[start - 1]["role"] != "assistant":
-            start -= 1
-        return range(start, len(self.conversation))
-
-    def _user_message(self, index: int, message: dict[str, Any]) -> EventDraft:
-        return self._event(
-            id=derived_id("ev", self.trajectory_id, self.exact[index].hex()),
-            kind="user_message",
-            turn=self._turn(index),
-            actor=Actor(type="user"),
-            o=Observation(messages=[convert(message, Message)]),
-            y=Outcome(status="ok"),
-        )
-
-    def _tool_call(self, index: int, message: dict[str, Any]) -> EventDraft:
-        response = message["parts"][0]
-        call_id = response.get("id")
-        pending = self.session.calls.get(call_id) if isinstance(call_id, str) else None
-        name, arguments = (pending.name, pending.arguments) if pending else self._called(call_id)
-        return self._event(
-            id=derived_id("ev", self.trajectory_id, self.exact[index].hex()),
-            kind="tool_call",
-            turn=self._turn(index),
-            step=pending.step if pending else UNSET,
-            actor=Actor(type="agent"),
-            parent_id=pending.event_id if pending else UNSET,
-            causes=[Cause(id=pending.event_id, rel="decided_by")] if pending else UNSET,
-            a=Action(name=name, call_id=call_id, arguments=arguments),
-            y=Outcome(status="ok", result=response.get("response")),
-            # nobody has said what the tool does: assume that it writes, and that its result may be replayed
-            replay=Replay(class_="approximate", boundary="tenant", effect="write", stub=True),
-        )
-
-    def _called(self, call_id: Any) -> tuple[str, Any]:
-        """Name and arguments of a call that only the client's own history has."""
-        for message in reversed(self.conversation):
-            for call in messages.tool_calls(message):
-                if call.get("id") == call_id:
-                    return call["name"], call["arguments"]
-        return "unknown", UNSET
-
-    def _turn(self, index: int) -> int:
-        return sum(message["role"] == "user" for message in self.conversation[: index + 1])
+    def _answer(self, choice: Choice) -> tuple[dict[str, Any], Hash, Seed]:
+        """One of the answers, its fingerprint, and the conversation that it ends."""
+        answer = self.dialect.answer(choice)
+        before = self._before.end if self._before is not None else None
+        return answer, *after(self.prints, answer, self._hash_key, before)
 
     # -- the call
 
@@ -192,22 +167,21 @@ class Exchange:
         retry = self._retry_of()
         completion = ending.completion
         choices = completion.ordered()
-        params = {k: v for k, v in self.request.items() if k not in _NOT_PARAMS}
+        params = self.dialect.params(self.request)
+        answers = [convert(answer, Message) for answer, _, _ in self._answers]
         return self._event(
             id=self.event_id,
             kind="llm_call",
-            turn=self._turn(len(self.conversation)),
+            turn=self._inputs.turn(len(self.conversation)),
             step=retry.step if retry else self.session.step + 1,
             duration_ms=round((time.monotonic() - self.clock) * 1000, 3),
             actor=Actor(type="agent"),
             causes=self._causes(retry) or UNSET,
-            o=Observation(messages=self._observed()),
-            a=Action(
-                messages=[
-                    convert(messages.from_openai(choice.message, choice.finish_reason), Message) for choice in choices
-                ],
-                params=params,
+            o=Observation(
+                system_instructions=UNSET if self.instructions is None else self.instructions,
+                messages=self._observed(),
             ),
+            a=Action(messages=answers, params=params),
             y=outcome(ending, choices, retry.retries + 1 if retry else 0),
             m=self._metadata(ending),
             tokens=self._tokens(completion) or UNSET,
@@ -216,45 +190,50 @@ class Exchange:
         )
 
     def _retry_of(self) -> Attempt | None:
-        return self.session.attempts.get(self.body) if self._is_retry else None
-
-    @property
-    def _is_retry(self) -> bool:
         attempt = self.session.attempts.get(self.body)
-        return attempt is not None and (attempt.failed or self.retried)
-
-    retried: bool = False
-    """Did the client call this a retry?"""
+        return attempt if attempt is not None and (attempt.failed or self.retried) else None
 
     def _causes(self, retry: Attempt | None) -> list[Cause]:
-        inputs = (self._input_id(index) for index in self._trailing())
-        causes = [Cause(id=id, rel="input") for id in inputs if id]
+        causes = self._inputs.causes()
         if retry:
             causes.append(Cause(id=retry.event_id, rel="retry_of"))
+        step = self._before or self._prefix()
+        tip = self.session.tip
+        if step is not None and tip is not None and step.event_id != tip.event_id and not retry:
+            causes.append(Cause(id=step.event_id, rel="branch_of"))
         return causes
 
-    def _input_id(self, index: int) -> str:
-        """The event that holds the message at this place; empty when none does."""
-        if index in self.inputs:
-            return self.inputs[index].id
-        id = derived_id("ev", self.trajectory_id, self.exact[index].hex())
-        return id if id in self.session.seen else ""
+    def _prefix(self) -> Step | None:
+        """The longest answered prefix of the request, in its exact form or in another that says the same."""
+        for length in range(len(self.conversation), 0, -1):
+            at = length - 1
+            step = self.session.exact.get(self.prints.exact[at]) or self.session.meanings.get(self.prints.meanings[at])
+            if step is not None and step.choice == 0 and step.end.length == length:
+                return step
+        return None
 
     def _observed(self) -> list[Message] | MessagePrefix:
         """The client's messages, as the longest answered prefix and what came after it."""
-        for length in range(len(self.exact), 0, -1):
-            step = self.session.exact.get(self.exact[length - 1])
-            if step is not None:
-                append = [self._pointer(index) for index in range(length, len(self.conversation))]
-                return MessagePrefix(prefix=step.event_id, append=append)
-        return convert(self.conversation, list[Message])
+        if self._before is not None:
+            append = [self._inputs.pointer(index) for index in range(len(self.conversation))]
+            return MessagePrefix(prefix=self._before.event_id, append=append)
+        step = self._prefix()
+        changed = self._changed(step) if step is not None else None
+        if step is None or changed is None:
+            return convert(self.conversation, list[Message])
+        append = [self._inputs.pointer(index) for index in range(step.end.length, len(self.conversation))]
+        return MessagePrefix(prefix=step.event_id, append=append, changed=changed or UNSET)
 
-    def _pointer(self, index: int) -> dict[str, Any]:
-        """The message, or its event where the event holds exactly the message."""
-        message = self.conversation[index]
-        held = message["role"] == "user" or (message["role"] == "tool" and message.keys() == {"role", "parts"})
-        id = self._input_id(index)
-        return {"event": id} if held and id else message
+    def _changed(self, step: Step) -> list[Changed] | None:
+        """The prefix's messages that came back in another form; None when that can't be said or is too much."""
+        if self.prints.exact[step.end.length - 1] == step.end.exact:
+            return []
+        if step.pieces is None:
+            return None
+        different = [at for at, piece in enumerate(step.pieces) if piece != self.prints.pieces[at]]
+        if len(different) > _MOST_CHANGED:
+            return None
+        return [Changed(at=at, message=convert(self.conversation[at], Message)) for at in different]
 
     def _tokens(self, completion: Completion) -> Tokens | None:
         prompt = completion.prompt_token_ids
@@ -290,8 +269,10 @@ class Exchange:
 
     def _ext(self, ending: Ending) -> dict[str, Any]:
         completion = ending.completion
+        asked = self.dialect.not_params - {self.dialect.content_field, "tools", "system", "instructions"}
         ext: dict[str, Any] = {
-            "request": {k: v for k, v in self.request.items() if k in _NOT_PARAMS - {"messages", "tools"}},
+            "dialect": self.dialect.name,
+            "request": {key: value for key, value in self.request.items() if key in asked},
             **ending.ext,
         }
         if self.overlays:
@@ -300,6 +281,8 @@ class Exchange:
             ext["response"] = {"id": completion.id, "model": completion.model}
         if completion.usage is None:
             ext["usage_source"] = "absent"
+        if ending.status == "ok":
+            ext["links"] = self._links()
         if completion.prompt_token_ids or any(choice.token_ids for choice in completion.choices.values()):
             if len(completion.choices) > 1:
                 ext["choices"] = [
@@ -310,11 +293,21 @@ class Exchange:
                 ext["tokens_incomplete"] = True
         return ext
 
+    def _links(self) -> dict[str, Any]:
+        """What a restart needs to know to go on from here, without reading what was said."""
+        ends = [end for _, _, end in self._answers]
+        return {
+            "length": ends[0].length,
+            "ends": [[end.exact.hex(), end.meaning.hex()] for end in ends],
+            "system": self.prints.system.hex(),
+            "inputs": {id: piece.hex() for id, piece in self._inputs.exact_forms().items()},
+        }
+
     def _metadata(self, ending: Ending) -> Metadata:
         return Metadata(
-            usage=usage(ending.completion.usage),
+            usage=self.dialect.usage(ending.completion.usage),
             ttft_ms=UNSET if ending.ttft_ms is None else round(ending.ttft_ms, 3),
-            tags=self._tags(),
+            tags={**self._tags(), "line": self.line},
         )
 
     def _tags(self) -> dict[str, str]:

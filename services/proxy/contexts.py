@@ -20,19 +20,24 @@ class ContextBook:
     """Makes contexts, and remembers which tenant's log has which."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str, str, str, str, str], tuple[Context, list[Content]]] = {}
+        self._made: dict[tuple[str, ...], tuple[Context, list[Content]]] = {}
         self._stored: set[tuple[str, str]] = set()
 
-    def context(self, tenant: str, version: AgentVersion, upstream: str, tools: Any) -> tuple[Context, list[Content]]:
-        """The context of a call, and the tools' texts it names."""
+    def context(
+        self, tenant: str, version: AgentVersion, upstream: str, model: str | None, tools: Any
+    ) -> tuple[Context, list[Content]]:
+        """The context of a call, and the tools' texts it names.
+
+        `model` is the name that was asked for at an upstream that isn't our worker; None is the version's policy.
+        """
         items = tools if isinstance(tools, list) else []
         tools_digest = digest_bytes(orjson.dumps(items))
-        key = (tenant, version.agent, version.digest, version.version, upstream, tools_digest)
+        key = (tenant, version.agent, version.digest, version.version, upstream, model or "", tools_digest)
         made = self._made.get(key)
         if made is None:
             if len(self._made) >= _REMEMBERED:
                 del self._made[next(iter(self._made))]
-            made = self._made[key] = _make(tenant, version, upstream, items)
+            made = self._made[key] = _make(tenant, version, upstream, model, items)
         return made
 
     def unstored(self, tenant: str, context: Context, contents: list[Content]) -> list[Context | Content]:
@@ -52,17 +57,19 @@ def bare_context(agent: str) -> Context:
     return _sealed(ContextBody(harness=HarnessInfo(name=agent)))
 
 
-def _make(tenant: str, version: AgentVersion, upstream: str, tools: list[Any]) -> tuple[Context, list[Content]]:
+def _make(
+    tenant: str, version: AgentVersion, upstream: str, model: str | None, tools: list[Any]
+) -> tuple[Context, list[Content]]:
     policy = version.manifest.policy
     memory = [msgspec.to_builtins(item) for item in version.manifest.memory if item.tenant == tenant]
     contents = [Content("application/json", orjson.dumps(tool)) for tool in tools]
+    if model is None:
+        adapter = policy.adapter if policy.adapter is not None else msgspec.UNSET
+        answering = Model(provider=upstream, name=policy.served_name, checkpoint=policy.base, adapter=adapter)
+    else:
+        answering = Model(provider=upstream, name=model)
     body = ContextBody(
-        model=Model(
-            provider=upstream,
-            name=policy.served_name,
-            checkpoint=policy.base,
-            adapter=policy.adapter if policy.adapter is not None else msgspec.UNSET,
-        ),
+        model=answering,
         harness=HarnessInfo(name=version.agent, version=version.version, fingerprint=version.digest),
         tools=[
             ToolInfo(name=_tool_name(tool), schema=digest_bytes(content.data))

@@ -1,4 +1,4 @@
-"""How an exchange with a model ended, in the words of an event: status, usage, and the claim for replay."""
+"""How an exchange with a model ended, in the words of an event: status, and the claim for replay."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from atdp.records import Error, Outcome, Replay, Status, Usage
-from services.proxy.assemble import Choice, Completion
+from atdp.records import Error, Outcome, Replay, Status
+from services.proxy.completion import Choice, Completion
 
 
 @dataclass
@@ -32,24 +32,6 @@ def outcome(ending: Ending, choices: list[Choice], retries: int) -> Outcome:
     return Outcome(
         status=ending.status, finish_reason=UNSET if reason is None else reason, error=error, retries=retries
     )
-
-
-def usage(reported: dict[str, Any] | None) -> Usage | UnsetType:
-    """What the upstream counted; absent, never zero, when it counted nothing."""
-    if reported is None:
-        return UNSET
-    prompt = reported.get("prompt_tokens_details") or {}
-    completion = reported.get("completion_tokens_details") or {}
-    return Usage(
-        input_tokens=_count(reported.get("prompt_tokens")),
-        output_tokens=_count(reported.get("completion_tokens")),
-        cache_read_input_tokens=_count(prompt.get("cached_tokens")),
-        reasoning_output_tokens=_count(completion.get("reasoning_tokens")),
-    )
-
-
-def _count(value: Any) -> int | UnsetType:
-    return value if isinstance(value, int) else UNSET
 
 
 def claim(params: dict[str, Any]) -> Replay:

@@ -13,8 +13,9 @@ import msgspec
 from atdp import messages
 from atdp.records import TrajectoryDraft
 from registry.tenants import Key
+from services.proxy.conversation import Seed
 from services.proxy.reader import StoreReader, TrajectoryRow
-from services.proxy.sessions import PendingCall, Session, Step, exact_hashes, meaning_hashes
+from services.proxy.sessions import PendingCall, Session, Step
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,6 @@ def _mirrored(header: dict[str, Any]) -> bool:
 
 def _replay(reader: StoreReader, tenant: str, session: Session, event: dict[str, Any]) -> None:
     """Let the session take one stored step again."""
-    session.seen.add(event["id"])
     session.last_context = event["ctx"]
     if event["kind"] == "tool_call":
         session.calls.pop(event["a"].get("call_id"), None)
@@ -82,20 +82,38 @@ def _replay(reader: StoreReader, tenant: str, session: Session, event: dict[str,
     tags = event["m"]["tags"]
     if tags["role"] in ("champion", "canary"):
         session.version = tags["agent_version"]
-    if event["y"]["status"] != "ok":
+    links = event.get("ext", {}).get("links")
+    if event["y"]["status"] == "ok" and links is not None:
+        _answered(session, event, links, main=tags.get("line", "main") == "main")
+        _awaits(reader, tenant, session, event)
+
+
+def _answered(session: Session, event: dict[str, Any], links: dict[str, Any], main: bool) -> None:
+    """The fingerprints that the call was stored with say how the conversation goes on from it."""
+    for id, piece in links["inputs"].items():
+        session.seen[id] = bytes.fromhex(piece)
+    for position, (exact, meaning) in enumerate(links["ends"]):
+        end = Seed(bytes.fromhex(exact), bytes.fromhex(meaning), links["length"])
+        step = Step(event["id"], end, None, event.get("turn", 0), position)
+        answer_id = event["ext"].get("response", {}).get("id") if position == 0 else None
+        session.answered(step, answer_id, main and position == 0)
+    if main:
+        session.system = bytes.fromhex(links["system"])
+
+
+def _awaits(reader: StoreReader, tenant: str, session: Session, event: dict[str, Any]) -> None:
+    """Tool calls whose results may come, and token ids that the next prompt may begin with."""
+    asks = any(messages.tool_calls(answer) for answer in event["a"].get("messages", ()))
+    if not asks and "tokens" not in event:
         return
     whole = reader.resolve(tenant, event)
-    for position, answer in enumerate(whole["a"]["messages"]):
-        conversation = [*whole["o"]["messages"], answer]
-        session.last_meaning = meaning_hashes(conversation)[-1]
-        session.meanings.add(session.last_meaning)
-        if position == 0:
-            session.exact[exact_hashes(conversation)[-1]] = Step(event["id"], len(conversation))
+    for answer in whole["a"]["messages"]:
         for call in messages.tool_calls(answer):
             if call.get("id"):
-                step = event.get("step", 0)
-                session.calls[call["id"]] = PendingCall(event["id"], call["name"], call["arguments"], step)
+                pending = PendingCall(event["id"], call["name"], call["arguments"], event.get("step", 0))
+                session.calls[call["id"]] = pending
     tokens = whole.get("tokens", {})
-    if "completion_token_ids" in tokens and not whole.get("ext", {}).get("tokens_incomplete"):
-        ids = tokens["prompt_token_ids"] + tokens["completion_token_ids"]
-        session.tokens = (event["id"], array("i", ids))
+    prompt, completion = tokens.get("prompt_token_ids"), tokens.get("completion_token_ids")
+    exact = isinstance(prompt, list) and isinstance(completion, list)
+    if exact and not whole.get("ext", {}).get("tokens_incomplete"):
+        session.tokens = (event["id"], array("i", prompt + completion))

@@ -1,14 +1,13 @@
 """Which conversation a request belongs to.
 
-The client's `x-evoplane-session-id` decides; without one, the longest message prefix that the same
-key has had answered before; else it is a new session. The index holds one hash a call, so a look-up
-costs one step a message. Sessions live in memory and are rebuilt from the log after a restart
+In this order: an id the client sent, the earlier answer it names, the longest message prefix that the
+same key has had answered before; else it is a new session. The index holds one hash a call, so a
+look-up costs one step a message. Sessions live in memory and are rebuilt from the log after a restart
 (`restore`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from array import array
 from collections.abc import Iterable
@@ -17,23 +16,33 @@ from typing import Any
 
 import msgspec
 
-from atdp import clock, messages
+from atdp import clock
 from atdp.ids import new_id
 from atdp.records import Agent, Eligibility, Gov, Origin, Parent, Redaction, TrajectoryDraft
 from registry.tenants import Key
+from services.proxy.clients import MAX_ID_LENGTH, Claim
+from services.proxy.conversation import NOTHING_SAID, Fingerprints, Hash, Seed
 
-MAX_ID_LENGTH = 200
+__all__ = ["MAX_ID_LENGTH", "Session", "Sessions", "Step", "new_session"]
 
-_Hash = bytes
+_STEPS_WITH_PIECES = 4
+"""Of a session's newest steps the single messages' hashes are kept: only from those a client goes on with a
+history in another form."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """A call that was answered: the point from which a conversation goes on."""
 
     event_id: str
-    length: int
-    """Messages of its prompt and its answer together."""
+    end: Seed
+    """The conversation with its answer."""
+    pieces: list[Hash] | None = None
+    """Of each of its messages; None when they are not known (any more), or not all in one request."""
+    turn: int = 0
+    """User messages so far."""
+    choice: int = 0
+    """Which of several answers; prefixes stand for the first one."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +81,26 @@ class Session:
     last_call: str | None = None
     last_context: str | None = None
     last_used: float = field(default_factory=time.monotonic)
-    exact: dict[_Hash, Step] = field(default_factory=dict)
+    exact: dict[Hash, Step] = field(default_factory=dict)
     """Answered calls by the hash of the exact messages."""
-    meanings: set[_Hash] = field(default_factory=set)
-    """What was said up to each answer."""
-    last_meaning: _Hash | None = None
-    seen: set[str] = field(default_factory=set)
-    """User messages and tool results that are events already."""
+    meanings: dict[Hash, Step] = field(default_factory=dict)
+    """Answered calls by what was said up to the answer."""
+    answers: dict[str, Step] = field(default_factory=dict)
+    """Answered calls by the provider's id of the answer."""
+    tip: Step | None = None
+    """The main line's newest answer."""
+    system: Hash = b""
+    """The main line's system instructions."""
+    tools: bool = False
+    """Has the main line tools?"""
+    seen: dict[str, Hash] = field(default_factory=dict)
+    """User messages and tool results that are events already, and their exact form."""
     calls: dict[str, PendingCall] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)
     """Call ids of tool calls the agent reported itself; their results are not events again."""
     told: dict[str, str] = field(default_factory=dict)
     """Trajectories of the events the agent reported under ids of its own: sending them again is harmless."""
-    attempts: dict[_Hash, Attempt] = field(default_factory=dict)
+    attempts: dict[Hash, Attempt] = field(default_factory=dict)
     tokens: tuple[str, array[int]] | None = None
     """The last call's prompt and completion ids, for the prefix form of the next."""
 
@@ -106,40 +122,67 @@ class Session:
         self.step = 0
         self.calls.clear()
 
+    def answered(self, step: Step, answer_id: str | None, main: bool) -> None:
+        """Remember a step, and forget the single messages of old ones."""
+        self.exact[step.end.exact] = step
+        self.meanings[step.end.meaning] = step
+        if answer_id:
+            self.answers[answer_id] = step
+        if main:
+            self.tip = step
+        with_pieces = [known for known in self.exact.values() if known.pieces is not None]
+        for old in with_pieces[:-_STEPS_WITH_PIECES]:
+            old.pieces = None
+
 
 class Sessions:
     """Every live session of this gateway."""
 
     def __init__(self) -> None:
         self._by_id: dict[tuple[str, str, str, str], Session] = {}
-        self._by_meaning: dict[tuple[str, _Hash], list[Session]] = {}
-        self._by_attempt: dict[tuple[str, _Hash], Session] = {}
+        self._by_meaning: dict[tuple[str, Hash], list[Session]] = {}
+        self._by_answer: dict[tuple[str, str, str, str], Session] = {}
+        self._by_attempt: dict[tuple[str, Hash], Session] = {}
         self._by_trajectory: dict[str, Session] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def find(
-        self, key: Key, train: str, session_id: str | None, meanings: list[_Hash], body: _Hash, retried: bool
+        self,
+        key: Key,
+        train: str,
+        claim: Claim,
+        prints: Fingerprints,
+        body: Hash,
+        *,
+        continues: str | None = None,
+        retried: bool = False,
+        origin: str = "evoplane",
     ) -> Session:
         """The request's session, a new one if need be.
 
-        `meanings[i]` is the hash of the first i+1 messages, `body` that of the request's bytes; `retried`
-        says that the client calls it a retry.
+        `claim` is what the client said, `continues` the earlier answer it goes on from, `body` the hash of what
+        is asked; `retried` says that the client calls it a retry; `origin` is the dialect of a new session.
         """
-        session = self._known(key, session_id, meanings, body, retried)
-        if session is None:
-            session = new_session(key, train, session_id)
-            self._by_id[_identity(key, session.session_id)] = session
-        if session.closed:
-            self._by_trajectory.pop(session.trajectory_id, None)
-            session.reopen(train)
-        self._by_trajectory[session.trajectory_id] = session
-        session.last_used = time.monotonic()
-        return session
+        session = self._known(key, claim, prints, body, continues, retried)
+        return self._open(key, train, session, claim, origin)
+
+    def named(self, key: Key, train: str, session_id: str) -> Session:
+        """The session of this id, a new one if need be: for what is told without a model call."""
+        return self._open(key, train, self.by_id(key, session_id), Claim(session_id), "evoplane.events")
 
     def by_id(self, key: Key, session_id: str) -> Session | None:
         return self._by_id.get(_identity(key, session_id))
+
+    def by_answer(self, key: Key, answer_id: str) -> Session | None:
+        """The session that had this answer; what isn't of this tenant, agent and purpose doesn't exist."""
+        return self._by_answer.get(_identity(key, answer_id))
+
+    def step(self, key: Key, answer_id: str) -> Step | None:
+        """The step that an answer's id names."""
+        session = self.by_answer(key, answer_id)
+        return None if session is None else session.answers.get(answer_id)
 
     def by_trajectory(self, key: Key, trajectory_id: str) -> Session | None:
         """The session a trajectory is the open one of; what isn't of this tenant, agent and purpose doesn't exist."""
@@ -149,15 +192,25 @@ class Sessions:
         same = _identity(session.key, session.session_id) == _identity(key, session.session_id)
         return session if same else None
 
-    def answered(self, session: Session, meaning: _Hash) -> None:
-        """From now on, a request that begins with these messages continues this session."""
-        if meaning not in session.meanings:
-            session.meanings.add(meaning)
-            self._by_meaning.setdefault((session.key.id, meaning), []).append(session)
-        session.last_meaning = meaning
+    def awaiting(self, key: Key, name: str) -> Session | None:
+        """The key's most recent session that waits for the result of a tool of this name."""
+        waiting = [
+            session
+            for session in self._by_id.values()
+            if session.key.id == key.id and any(call.name == name for call in session.calls.values())
+        ]
+        return max(waiting, key=lambda session: session.last_used, default=None)
 
-    def attempted(self, session: Session, body: _Hash, attempt: Attempt) -> None:
-        """From now on, the same bytes again are the same call tried again."""
+    def answered(self, session: Session, step: Step, answer_id: str | None = None, main: bool = True) -> None:
+        """From now on, a request that goes on from this step continues this session."""
+        if step.end.meaning not in session.meanings:
+            self._by_meaning.setdefault((session.key.id, step.end.meaning), []).append(session)
+        session.answered(step, answer_id, main)
+        if answer_id:
+            self._by_answer[_identity(session.key, answer_id)] = session
+
+    def attempted(self, session: Session, body: Hash, attempt: Attempt) -> None:
+        """From now on, the same request again is the same call tried again."""
         session.attempts[body] = attempt
         self._by_attempt[session.key.id, body] = session
 
@@ -167,6 +220,8 @@ class Sessions:
         self._by_trajectory[session.trajectory_id] = session
         for meaning in session.meanings:
             self._by_meaning.setdefault((session.key.id, meaning), []).append(session)
+        for answer_id in session.answers:
+            self._by_answer[_identity(session.key, answer_id)] = session
 
     def close(self, tenant: str, trajectory_ids: Iterable[str]) -> None:
         """These trajectories have ended."""
@@ -177,15 +232,15 @@ class Sessions:
 
     def forget_log(self, session: Session) -> None:
         """The session's events are not in the log (any more): begin a trajectory that names none of them."""
-        for body in session.attempts:
-            if self._by_attempt.get((session.key.id, body)) is session:
-                del self._by_attempt[session.key.id, body]
+        self._unindex(session)
         session.attempts.clear()
         session.exact.clear()
+        session.meanings.clear()
+        session.answers.clear()
         session.seen.clear()
         session.calls.clear()
         session.told.clear()
-        session.tokens = session.last_call = session.last_context = None
+        session.tokens = session.last_call = session.last_context = session.tip = None
         session.closed = True
 
     def forget_idle(self, idle_s: float) -> int:
@@ -193,40 +248,76 @@ class Sessions:
         before = time.monotonic() - idle_s
         idle = [session for session in self._by_id.values() if session.last_used < before]
         for session in idle:
-            self._forget(session)
+            self._by_id.pop(_identity(session.key, session.session_id), None)
+            if self._by_trajectory.get(session.trajectory_id) is session:
+                del self._by_trajectory[session.trajectory_id]
+            self._unindex(session)
         return len(idle)
 
+    def _open(self, key: Key, train: str, session: Session | None, claim: Claim, origin: str) -> Session:
+        if session is None:
+            parent = self._parent(key, claim)
+            header = {} if parent is None else {"parent": parent}
+            session = new_session(key, train, claim.session_id, origin, **header)
+            self._by_id[_identity(key, session.session_id)] = session
+        if session.closed:
+            self._by_trajectory.pop(session.trajectory_id, None)
+            session.reopen(train)
+        self._by_trajectory[session.trajectory_id] = session
+        session.last_used = time.monotonic()
+        return session
+
     def _known(
-        self, key: Key, session_id: str | None, meanings: list[_Hash], body: _Hash, retried: bool
+        self, key: Key, claim: Claim, prints: Fingerprints, body: Hash, continues: str | None, retried: bool
     ) -> Session | None:
-        if session_id is not None:
-            return self._by_id.get(_identity(key, session_id))
+        if claim.session_id is not None:
+            return self._by_id.get(_identity(key, claim.session_id))
+        if continues is not None:
+            return self.by_answer(key, continues)
         session = self._by_attempt.get((key.id, body))
         if session is not None and (retried or session.attempts[body].failed):
             return session
-        for meaning in reversed(meanings):
-            candidates = self._by_meaning.get((key.id, meaning))
+        for meaning in reversed(prints.meanings):
+            candidates = self._by_meaning.get((key.id, meaning)) if meaning != NOTHING_SAID else None
             if candidates:
-                # of several that said the same so far, one that has not gone on from here yet
-                return next((s for s in candidates if s.last_meaning == meaning), candidates[-1])
+                return _best(candidates, meaning, prints.system)
         return None
 
-    def _forget(self, session: Session) -> None:
-        self._by_id.pop(_identity(session.key, session.session_id), None)
-        if self._by_trajectory.get(session.trajectory_id) is session:
-            del self._by_trajectory[session.trajectory_id]
+    def _parent(self, key: Key, claim: Claim) -> Parent | None:
+        """The trajectory that a sub-agent's belongs to."""
+        above = self.by_id(key, claim.parent_session_id) if claim.parent_session_id else None
+        if above is None or not above.opened:
+            return None
+        event = msgspec.UNSET if above.last_call is None else above.last_call
+        return Parent(trajectory_id=above.trajectory_id, event_id=event, rel="subagent")
+
+    def _unindex(self, session: Session) -> None:
         for meaning in session.meanings:
             candidates = self._by_meaning.get((session.key.id, meaning), [])
             if session in candidates:
                 candidates.remove(session)
             if not candidates:
                 self._by_meaning.pop((session.key.id, meaning), None)
+        for answer_id in session.answers:
+            identity = _identity(session.key, answer_id)
+            if self._by_answer.get(identity) is session:
+                del self._by_answer[identity]
         for body in session.attempts:
             if self._by_attempt.get((session.key.id, body)) is session:
                 del self._by_attempt[session.key.id, body]
 
 
-def new_session(key: Key, train: str, session_id: str | None = None, **header: Any) -> Session:
+def _best(candidates: list[Session], meaning: Hash, system: Hash) -> Session:
+    """Of several sessions that said the same so far, one that has not gone on from here yet, with the same
+    instructions if there is one."""
+    here = [session for session in candidates if session.tip is not None and session.tip.end.meaning == meaning]
+    alike = [session for session in here or candidates if session.system == system]
+    return (alike or here or candidates)[0 if here else -1]
+
+
+def new_session(
+    key: Key, train: str, session_id: str | None = None, origin: str = "openai.chat", **header: Any
+) -> Session:
     """A session with a fresh trajectory; `header` overrides fields of its record."""
     session_id = session_id or new_id("se")
     fields: dict[str, Any] = {
@@ -235,7 +326,7 @@ def new_session(key: Key, train: str, session_id: str | None = None, **header: A
         "session_id": session_id,
         "time": clock.now(),
         "agent": Agent(name=key.agent),
-        "origin": Origin(producer="evoplane-gateway", format="openai.chat"),
+        "origin": Origin(producer="evoplane-gateway", format=origin),
         "gov": Gov(
             tenant=key.tenant,
             classification="internal",
@@ -257,30 +348,6 @@ def _eligibility(key: Key, train: str) -> Eligibility:
         debug="allow",
         cross_tenant="deny",
     )
-
-
-def exact_hashes(conversation: list[dict[str, Any]]) -> list[_Hash]:
-    """For each i the hash of the first i+1 messages, as they are."""
-    return _running(
-        msgspec.json.encode({k: v for k, v in m.items() if k != "finish_reason"}, order="sorted") for m in conversation
-    )
-
-
-def meaning_hashes(conversation: list[dict[str, Any]]) -> list[_Hash]:
-    """For each i the hash of what the first i+1 messages say."""
-    return _running(messages.meaning(message) for message in conversation)
-
-
-def body_hash(body: bytes) -> _Hash:
-    return hashlib.blake2b(body, digest_size=16).digest()
-
-
-def _running(pieces: Iterable[bytes]) -> list[_Hash]:
-    hashes, last = [], b""
-    for piece in pieces:
-        last = hashlib.blake2b(last + piece, digest_size=16).digest()
-        hashes.append(last)
-    return hashes
 
 
 def _identity(key: Key, session_id: str) -> tuple[str, str, str, str]:

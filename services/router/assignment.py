@@ -21,6 +21,11 @@ class Served:
     version: AgentVersion
     role: Role
 
+    @property
+    def unregistered(self) -> bool:
+        """Has the agent no registered version yet?"""
+        return self.version.version == UNREGISTERED
+
 
 class UnknownVersion(Exception):
     """A version was asked for by name that the registry does not have."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from atdp.canonical import digest
 from registry.manifest import Manifest, MemoryItem
+from services.proxy.dialects import CHAT, Dialect
 
 DEFAULT_ITEMS = 3
 DEFAULT_BYTES = 2000
@@ -36,6 +37,7 @@ def apply_overlays(
     *,
     max_items: int = DEFAULT_ITEMS,
     max_bytes: int = DEFAULT_BYTES,
+    dialect: Dialect = CHAT,
 ) -> tuple[dict[str, Any], list[Overlay]]:
     """The request as the version wants it, and what was changed. The given request is left as it is.
 
@@ -49,12 +51,12 @@ def apply_overlays(
         result.update(manifest.harness.params)
         overlays.append(_overlay("params", "set", "params", before=before, value=manifest.harness.params))
     if manifest.harness.system_append:
-        _append_system(result, manifest.harness.system_append)
+        dialect.append_system(result, manifest.harness.system_append)
         overlays.append(_overlay("harness", "append", "system", text=manifest.harness.system_append))
-    items = select_memory(manifest.memory, tenant, last_user_text(request), max_items, max_bytes)
+    items = select_memory(manifest.memory, tenant, dialect.last_user_text(request), max_items, max_bytes)
     if items:
         text = memory_text(items)
-        _append_system(result, text)
+        dialect.append_system(result, text)
         overlays.append(_overlay("memory", "append", "system", text=text, items=[item.id for item in items]))
     return result, overlays
 
@@ -83,42 +85,12 @@ def select_memory(
     return chosen
 
 
-def last_user_text(request: dict[str, Any]) -> str:
-    """What the user said last, in words."""
-    messages = request.get("messages")
-    for message in reversed(messages if isinstance(messages, list) else []):
-        if isinstance(message, dict) and message.get("role") == "user":
-            return _text(message.get("content"))
-    return ""
-
-
 def _relevant(topic: set[str], said: set[str]) -> bool:
     return bool(topic) and 2 * len(topic & said) >= len(topic)
 
 
 def _words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS}
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return " ".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
-    return ""
-
-
-def _append_system(request: dict[str, Any], text: str) -> None:
-    given = request.get("messages")
-    messages = list(given) if isinstance(given, list) else []
-    first = messages[0] if messages and isinstance(messages[0], dict) else {}
-    if first.get("role") not in ("system", "developer"):
-        messages.insert(0, {"role": "system", "content": text.lstrip("\n")})
-    elif isinstance(first.get("content"), list):
-        messages[0] = {**first, "content": [*first["content"], {"type": "text", "text": text}]}
-    else:
-        messages[0] = {**first, "content": (first.get("content") or "") + text}
-    request["messages"] = messages
 
 
 def _overlay(surface: str, op: str, target: str, **content: Any) -> Overlay:

@@ -46,7 +46,7 @@ class ShadowMirror:
     def offer(self, original: Exchange) -> None:
         """Mirror an answered exchange, if its session is mirrored and there is room."""
         served = self._router.shadow(original.session)
-        if served is None:
+        if served is None or original.model is not None or original.continued:
             return
         session = new_session(
             original.session.key,
@@ -55,7 +55,7 @@ class ShadowMirror:
             parent=Parent(trajectory_id=original.trajectory_id, event_id=original.event_id, rel="branch"),
         )
         request = {k: v for k, v in original.request.items() if k not in ("stream", "stream_options")}
-        mirrored = Exchange(request, b"")
+        mirrored = Exchange(original.dialect, request)
         mirrored.bind(session, served.version, served.role, [], original.upstream)
         try:
             self._queue.put_nowait(mirrored)

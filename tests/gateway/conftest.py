@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 import uvicorn
 
@@ -17,6 +18,7 @@ from evoplane.settings import Settings
 from registry import control, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, MemoryItem, Policy
 from services.gateway.app import create_app
+from services.proxy.dialects import BY_NAME
 from services.proxy.store import StoreReader
 from tests.gateway.upstream import ScriptedUpstream
 
@@ -51,6 +53,21 @@ class Running:
         with contextlib.suppress(aiohttp.ClientPayloadError):
             await response.read()
         return response
+
+    async def post(
+        self, path: str, body: Any, key: str = "northwind", headers: dict[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        """Any request, read to its end."""
+        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        headers = {"content-type": "application/json", **self.headers(key), **(headers or {})}
+        response = await self.http.post(self.url + path, data=data, headers=headers)
+        with contextlib.suppress(aiohttp.ClientPayloadError):
+            await response.read()
+        return response
+
+    def resolved(self, response: aiohttp.ClientResponse, tenant: str = "northwind") -> dict[str, Any]:
+        """The stored `llm_call` of a reply with everything it points at."""
+        return self.reader.resolve(tenant, self.event(response, tenant))
 
     async def feedback(self, item: Any, key: str = "northwind") -> aiohttp.ClientResponse:
         response = await self.http.post(f"{self.url}/v1/feedback", json=item, headers=self.headers(key))
@@ -126,8 +143,14 @@ async def upstream() -> AsyncIterator[ScriptedUpstream]:
 
 def prepared(root: Path, upstream_port: int, **gateway: Any) -> tuple[Settings, Any, dict[str, str]]:
     """Settings and a control database with two tenants, one agent, and keys."""
+    vendor = {"url": f"http://127.0.0.1:{upstream_port}/v1", "dialects": list(BY_NAME), "models": ["gpt-1", "gpt-fake", "claude-*"]}
     settings = Settings.model_validate(
-        {"paths": {"var": root}, "worker": {"vllm_port": upstream_port}, "gateway": gateway}
+        {
+            "paths": {"var": root},
+            "worker": {"vllm_port": upstream_port},
+            "gateway": gateway,
+            "upstreams": {"vendor": vendor},
+        }
     )
     connection = control.connect(settings.control_db)
     with control.transaction(connection):

@@ -35,7 +35,8 @@ async def test_a_plain_answer_reaches_the_client_and_is_in_the_log_before_it_doe
     assert called["causes"] == [{"id": said["id"], "rel": "input"}]
     assert called["y"] == {"status": "ok", "finish_reason": "stop", "retries": 0}
     assert called["m"]["usage"] == {"input_tokens": 10, "output_tokens": 3}
-    assert called["m"]["tags"] == {"agent": "support", "agent_version": "1", "role": "champion", "purpose": "serve"}
+    tags = {"agent": "support", "agent_version": "1", "role": "champion", "purpose": "serve", "line": "main"}
+    assert called["m"]["tags"] == tags
     assert called["tokens"]["completion_token_ids"] == [7, 8, 2]
     assert called["tokens"]["policy_versions"] == [[3, f"{MODEL}/1"]]
     assert called["replay"]["class"] == "deterministic"

@@ -101,7 +101,8 @@ async def test_a_pinned_version_is_served_to_evaluators_and_kept_from_training(r
     assert response.headers["x-evoplane-agent-version"] == "3"
     header, *_, called = running.chain(response)
     assert header["gov"]["eligibility"]["train"] == "deny"
-    assert called["m"]["tags"] == {"agent": "support", "agent_version": "3", "role": "pinned", "purpose": "evaluate"}
+    tags = {"agent": "support", "agent_version": "3", "role": "pinned", "purpose": "evaluate", "line": "main"}
+    assert called["m"]["tags"] == tags
     missing = await running.chat([user("hi")], key="evaluate", headers={"x-evoplane-pin-version": "99"})
     assert missing.status == 404
     assert (await missing.json())["error"]["code"] == "version_not_found"

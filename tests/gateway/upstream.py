@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+
+from tests.captures import Capture
 
 Script = Callable[["ScriptedUpstream", web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
@@ -18,6 +21,9 @@ class ScriptedUpstream:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
         self.scripts: deque[Script] = deque()
         self.default: Script = say("hello")
         self.cancelled = 0
@@ -25,7 +31,7 @@ class ScriptedUpstream:
 
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=2**26)
-        app.router.add_post("/v1/chat/completions", self._answer)
+        app.router.add_post("/v1/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -39,6 +45,9 @@ class ScriptedUpstream:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
+        self.paths.append(request.path)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        self.bodies.append(await request.read())
         script = self.scripts.popleft() if self.scripts else self.default
         try:
             return await script(self, request, body)
@@ -107,11 +116,17 @@ def reply(status: int, body: bytes, headers: dict[str, str] | None = None) -> Sc
     return script
 
 
-def stream(*pieces: bytes, delay: float = 0.0, abort: bool = False, hang: bool = False) -> Script:
+def stream(
+    *pieces: bytes,
+    delay: float = 0.0,
+    abort: bool = False,
+    hang: bool = False,
+    headers: dict[str, str] | None = None,
+) -> Script:
     """Send these bytes, each as a piece of its own; then end, break off, or hang."""
 
     async def script(upstream: ScriptedUpstream, request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
-        response = await _begin(request)
+        response = await _begin(request, headers)
         for piece in pieces:
             await response.write(piece)
             await asyncio.sleep(delay)
@@ -126,6 +141,17 @@ def stream(*pieces: bytes, delay: float = 0.0, abort: bool = False, hang: bool =
     return script
 
 
+def recorded(capture: Capture, chance: random.Random) -> Script:
+    """Answer as a recording says, a stream cut at random places."""
+    kept = {k: v for k, v in capture.answer_headers.items() if k not in ("content-length", "content-encoding")}
+    if not capture.streamed:
+        return reply(capture.status or 200, capture.answer, kept)
+    data = capture.answer
+    cuts = sorted(chance.sample(range(1, len(data)), min(len(data) - 1, chance.randint(0, 12))))
+    pieces = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    return stream(*pieces, headers=kept)
+
+
 def frame(delta: dict[str, Any] | None, finish: str | None = None, index: int = 0, **more: Any) -> bytes:
     """One chunk of a streamed completion."""
     choices = [] if delta is None else [{"index": index, "delta": delta, "finish_reason": finish}]
@@ -133,8 +159,8 @@ def frame(delta: dict[str, Any] | None, finish: str | None = None, index: int = 
     return b"data: " + json.dumps({**chunk, **more}, separators=(",", ":")).encode() + b"\n\n"
 
 
-async def _begin(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+async def _begin(request: web.Request, headers: dict[str, str] | None = None) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8", **(headers or {})})
     await response.prepare(request)
     return response
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.proxy.assemble import StreamAssembler, from_body
+from services.proxy.dialects import CHAT
+from services.proxy.dialects.base import Assembler
 from services.proxy.sse import EventSplitter
 
 
@@ -15,8 +16,8 @@ def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0) -> d
     return {"choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
 
 
-def assemble(*chunks: dict[str, Any]) -> StreamAssembler:
-    assembler = StreamAssembler()
+def assemble(*chunks: dict[str, Any]) -> Assembler:
+    assembler = CHAT.assembler()
     for each in chunks:
         assembler.add(each)
     return assembler
@@ -113,7 +114,7 @@ def test_no_usage_is_no_usage() -> None:
 
 def test_a_tool_without_parameters_gives_the_same_streamed_and_whole() -> None:
     message = {"role": "assistant", "tool_calls": [piece(0, "c", "f", "{}")]}
-    whole = from_body({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    whole = CHAT.whole({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
     streamed = assemble(chunk({"tool_calls": [piece(0, "c", "f", "{}")]}), chunk({}, "tool_calls")).completion
     for completion in (whole, streamed):
         assert completion.choices[0].message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
@@ -122,5 +123,6 @@ def test_a_tool_without_parameters_gives_the_same_streamed_and_whole() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"choices": None}, {"choices": [None, 3]}, {"choices": [{"message": "x"}]}])
 def test_a_reply_of_another_form_is_not_finished_and_breaks_nothing(body: dict[str, Any]) -> None:
-    assert not from_body(body).finished
+    completion = CHAT.whole(body)
+    assert completion is None or not completion.finished
     assert not assemble(body).completion.finished

@@ -1,77 +1,84 @@
-"""The complete chat completion out of what an upstream sent, streamed or whole.
+"""OpenAI's chat completions, as most frameworks and vLLM speak them.
 
-Both ways end in the same `Completion`, so an event does not depend on how its answer travelled.
-Nothing is invented: no finish reason, no usage, no arguments that were not there.
+Streamed or whole, an answer ends in the same `Completion`, so an event does not depend on how its
+answer travelled.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from atdp import messages
+from services.proxy.completion import Choice, Completion
+from services.proxy.dialects.base import Assembler, Message, WrongRequest, dicts
+from services.proxy.dialects.openai import OpenAIDialect
+from services.proxy.sse import DONE, ServerSentEvent
 
 _JOINED_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 """Text fields of a delta; the pieces of each are concatenated."""
 
 
-@dataclass
-class Choice:
-    """One of the `n` answers."""
+class Chat(OpenAIDialect):
+    name = "openai.chat"
+    path = "/chat/completions"
+    not_params = frozenset({"messages", "tools", "model", "stream", "stream_options"})
+    content_field = "messages"
 
-    index: int
-    message: dict[str, Any] = field(default_factory=lambda: {"role": "assistant"})
-    finish_reason: str | None = None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    def check(self, request: dict[str, Any]) -> None:
+        if not isinstance(request.get("messages"), list):
+            raise WrongRequest("'messages' must be an array of messages.", "messages")
 
+    def conversation(self, request: dict[str, Any]) -> list[Message]:
+        return [messages.from_openai(message) for message in dicts(request.get("messages"))]
 
-@dataclass
-class Completion:
-    """An answer as far as it came."""
+    def answer(self, choice: Choice) -> Message:
+        return messages.from_openai(choice.message, choice.finish_reason)
 
-    choices: dict[int, Choice] = field(default_factory=dict)
-    id: str | None = None
-    model: str | None = None
-    usage: dict[str, Any] | None = None
-    """As the upstream reported it; None when it did not."""
-    prompt_token_ids: list[int] = field(default_factory=list)
-    error: dict[str, Any] | None = None
-    """An error the upstream put into the stream or into a 200."""
-    done: bool = False
-    """Did a terminal event arrive?"""
+    def whole(self, body: dict[str, Any]) -> Completion | None:
+        if not isinstance(body.get("choices"), list):
+            return None
+        completion = Completion(done=True)
+        _read_head(completion, body)
+        for position, raw in enumerate(dicts(body["choices"])):
+            choice = _choice(completion, raw, position)
+            if isinstance(raw.get("message"), dict):
+                choice.message = raw["message"]
+            _read_tail(choice, raw)
+        return completion
 
-    @property
-    def finished(self) -> bool:
-        """Did the upstream say that the answer is whole?"""
-        ended = bool(self.choices) and all(c.finish_reason is not None for c in self.choices.values())
-        return self.error is None and ended
+    def assembler(self) -> ChatAssembler:
+        return ChatAssembler()
 
-    def ordered(self) -> list[Choice]:
-        return [self.choices[index] for index in sorted(self.choices)]
-
-
-def from_body(body: dict[str, Any]) -> Completion:
-    """A completion that came as one JSON object."""
-    completion = Completion(done=True)
-    _read_head(completion, body)
-    for position, raw in enumerate(_dicts(body.get("choices"))):
-        choice = _choice(completion, raw, position)
-        if isinstance(raw.get("message"), dict):
-            choice.message = raw["message"]
-        _read_tail(choice, raw)
-    return completion
+    def append_system(self, request: dict[str, Any], text: str) -> None:
+        """Behind the first message if that is the system's; else a system message is put first."""
+        given = request.get("messages")
+        said = list(given) if isinstance(given, list) else []
+        first = said[0] if said and isinstance(said[0], dict) else {}
+        if first.get("role") not in ("system", "developer"):
+            said.insert(0, {"role": "system", "content": text.lstrip("\n")})
+        elif isinstance(first.get("content"), list):
+            said[0] = {**first, "content": [*first["content"], {"type": "text", "text": text}]}
+        else:
+            said[0] = {**first, "content": (first.get("content") or "") + text}
+        request["messages"] = said
 
 
-class StreamAssembler:
-    """Adds up the chunks of a streamed completion."""
+class ChatAssembler(Assembler):
+    """Adds up `chat.completion.chunk`s."""
 
     def __init__(self) -> None:
-        self.completion = Completion()
+        super().__init__()
         self._calls: dict[int, dict[int, dict[str, Any]]] = {}
 
+    def ends(self, event: ServerSentEvent, chunk: dict[str, Any] | None) -> bool:
+        return event.data == DONE
+
+    def shows(self, chunk: dict[str, Any]) -> bool:
+        return bool(chunk.get("choices"))
+
     def add(self, chunk: dict[str, Any]) -> None:
-        """Take in one `chat.completion.chunk`."""
         _read_head(self.completion, chunk)
-        for position, raw in enumerate(_dicts(chunk.get("choices"))):
+        for position, raw in enumerate(dicts(chunk.get("choices"))):
             choice = _choice(self.completion, raw, position)
             delta = raw.get("delta")
             if isinstance(delta, dict):
@@ -82,7 +89,7 @@ class StreamAssembler:
         message = choice.message
         for key, value in delta.items():
             if key == "tool_calls":
-                for position, piece in enumerate(_dicts(value)):
+                for position, piece in enumerate(dicts(value)):
                     self._add_call(choice, piece, position)
             elif key in _JOINED_FIELDS and isinstance(value, str):
                 message[key] = (message.get(key) or "") + value
@@ -131,8 +138,7 @@ def _read_head(completion: Completion, body: dict[str, Any]) -> None:
 
 
 def _choice(completion: Completion, raw: dict[str, Any], position: int) -> Choice:
-    index = raw["index"] if isinstance(raw.get("index"), int) else position
-    return completion.choices.setdefault(index, Choice(index))
+    return completion.choice(raw["index"] if isinstance(raw.get("index"), int) else position)
 
 
 def _read_tail(choice: Choice, raw: dict[str, Any]) -> None:
@@ -142,8 +148,4 @@ def _read_tail(choice: Choice, raw: dict[str, Any]) -> None:
         choice.token_ids.extend(raw["token_ids"])
     logprobs = raw.get("logprobs")
     if isinstance(logprobs, dict):
-        choice.logprobs.extend(float(token["logprob"]) for token in _dicts(logprobs.get("content")))
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        choice.logprobs.extend(float(token["logprob"]) for token in dicts(logprobs.get("content")))

@@ -1,0 +1,316 @@
+"""`POST /v1/chat/completions`, `/v1/responses`, `/v1/messages`, `/v1/completions`: one request, in order.
+
+Authenticate, find the session, choose the version and the upstream, apply the version's overlays,
+forward, relay, record, and only then release the last byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from atdp.ids import new_id
+from registry.tenants import Key
+from services.gateway import errors
+from services.gateway.asgi import Request, Send, respond, respond_error
+from services.gateway.core import Gateway
+from services.gateway.errors import ApiError
+from services.gateway.relay import StreamRelay
+from services.gateway.upstream import Upstream, forwarded, passed_on
+from services.proxy.capture import Exchange
+from services.proxy.clients import MAX_ID_LENGTH, Claim, Line, claim
+from services.proxy.dialects import CHAT, Dialect
+from services.proxy.dialects.base import WrongRequest
+from services.proxy.ending import Ending
+from services.proxy.lines import line_of
+from services.proxy.sessions import Session, Step
+from services.proxy.store import StoreUnavailable
+from services.proxy.tokens import TokenCapture
+from services.router.assignment import Served, UnknownVersion
+from services.router.overlays import apply_overlays
+
+_MAX_ERROR_TEXT = 20_000
+"""Of an upstream's error page this much is kept in the event."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request on its way to the upstream."""
+
+    exchange: Exchange
+    upstream: Upstream
+    tokens: TokenCapture | None
+    body: bytes
+
+
+async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect) -> None:
+    """Serve one request; raises `ApiError` for what is refused before there is an exchange."""
+    key = gateway.authenticate(request, "infer")
+    gateway.require_recording()
+    parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
+    prepared = prepare(gateway, request, key, dialect, parsed, raw)
+    call = Call(gateway, request, send, prepared)
+    try:
+        await call.run(forwarded(request.raw_headers))
+    finally:
+        request.stop_watching()
+
+
+def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, parsed: Any, raw: bytes) -> Prepared:
+    """The exchange bound to its session and version, and the bytes for the upstream."""
+    model = _check(dialect, parsed)
+    before = _before(gateway, key, dialect, parsed)
+    exchange = Exchange(dialect, parsed, gateway.hash_key(key.tenant), before)
+    exchange.retried = (request.header(b"x-stainless-retry-count") or "0") != "0"
+    pinned = _pinned(request, key)
+    said = _claim(request, parsed)
+    if pinned and said.session_id is None:
+        # a probe of one version must not go on where another version's answer happened to be the same
+        said = Claim(new_id("se"))
+    session = gateway.sessions.find(
+        key,
+        gateway.train_policy(key.tenant),
+        said,
+        exchange.prints,
+        exchange.body,
+        continues=dialect.continues(parsed),
+        retried=exchange.retried,
+        origin=dialect.name,
+    )
+    served = _served(gateway, session, pinned)
+    upstream, served_name = _upstream(gateway, key, dialect, model, served)
+    overlaid, overlays = _overlaid(gateway, key, dialect, parsed, served)
+    exchange.bind(session, served.version, served.role, overlays, upstream.name)
+    exchange.model = None if upstream.own else model
+    exchange.line = said.line or _line(exchange, session)
+    tokens = TokenCapture(parsed) if upstream.own and gateway.token_capture and dialect is CHAT else None
+    outgoing = overlaid if served_name == model else {**overlaid, "model": served_name}
+    if tokens is not None:
+        outgoing = tokens.request(outgoing)
+    # what nothing was changed in travels as it came, byte for byte
+    return Prepared(exchange, upstream, tokens, raw if outgoing is parsed else orjson.dumps(outgoing))
+
+
+class Call:
+    """One exchange on its way."""
+
+    def __init__(self, gateway: Gateway, request: Request, send: Send, prepared: Prepared) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._send = send
+        self._prepared = prepared
+        self._exchange = prepared.exchange
+        self._upstream_s = 0.0
+
+    async def run(self, headers: list[tuple[str, str]]) -> None:
+        upstream, exchange = self._prepared.upstream, self._exchange
+        started = time.monotonic()
+        try:
+            response = await self._unless_gone(upstream.post(exchange.dialect.path, self._prepared.body, headers))
+            if response is None:
+                return
+            self._upstream_s = time.monotonic() - started
+            async with response:
+                streaming = response.content_type == "text/event-stream" and response.status == 200
+                if streaming:
+                    relay = StreamRelay(self._gateway, self._request, self._send, exchange, self._prepared.tokens)
+                    await relay.run(response, self._headers())
+                else:
+                    await self._whole(response, started)
+        except TimeoutError:
+            await self._failed("timeout", errors.upstream_timeout(upstream.timeout_s))
+        except aiohttp.ClientConnectorError as error:
+            await self._failed("error", errors.upstream_unreachable(str(error)))
+        except aiohttp.ClientError as error:
+            await self._failed("error", errors.upstream_broken(str(error) or type(error).__name__))
+
+    async def _whole(self, response: aiohttp.ClientResponse, started: float) -> None:
+        """A reply that is one body."""
+        raw = await self._unless_gone(response.read())
+        if raw is None:
+            return
+        self._upstream_s = time.monotonic() - started
+        body = raw
+        parsed = _json(raw)
+        completion = None if parsed is None or response.status >= 400 else self._exchange.dialect.whole(parsed)
+        if response.status >= 400:
+            ending = _refused(response.status, raw, parsed)
+        elif parsed is None or completion is None:
+            ending = _refused(response.status, raw, parsed, "invalid_response")
+        else:
+            ending = Ending("ok" if completion.finished else "unknown", completion)
+            if completion.error is not None:
+                ending.status, ending.error_type = "error", str(completion.error.get("code") or "upstream_error")
+                ending.error_message = str(completion.error.get("message") or "")
+            if self._prepared.tokens is not None:
+                body = self._prepared.tokens.body(parsed)
+        if await self._recorded(ending):
+            await respond(self._send, response.status, body, [*passed_on(response), *self._headers()])
+            if ending.status == "ok":
+                self._gateway.shadow.offer(self._exchange)
+
+    async def _failed(self, status: Any, error: ApiError) -> None:
+        """No reply: record that, and say it."""
+        ending = Ending(status, error_type=error.code, error_message=str(error))
+        if await self._recorded(ending):
+            await respond_error(self._send, error, self._headers(), self._exchange.dialect)
+
+    async def _recorded(self, ending: Ending) -> bool:
+        """Make it durable; on failure tell the client instead of acknowledging."""
+        try:
+            await self._gateway.record(self._exchange, ending)
+        except StoreUnavailable:
+            await respond_error(self._send, errors.not_recording(), self._headers(), self._exchange.dialect)
+            return False
+        return True
+
+    async def _unless_gone(self, work: Any) -> Any:
+        """The result of `work`, or None when the client left first: then that is recorded."""
+        task = asyncio.ensure_future(work)
+        gone = self._request.watch()
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(StoreUnavailable):  # counted where it was refused; nobody is left to tell
+            await self._gateway.record(self._exchange, Ending("cancelled", ext={"client_disconnected": True}))
+        return None
+
+    def _headers(self) -> Headers:
+        """What every reply carries about itself."""
+        exchange = self._exchange
+        overhead = max(0.0, time.monotonic() - exchange.clock - self._upstream_s)
+        self._gateway.metrics.overhead_seconds += overhead
+        self._gateway.metrics.overhead_count += 1
+        return [
+            (b"x-evoplane-event-id", exchange.event_id.encode()),
+            (b"x-evoplane-session-id", exchange.session.session_id.encode("latin-1", "replace")),
+            (b"x-evoplane-agent-version", exchange.version.version.encode()),
+            (b"x-evoplane-overhead-ms", b"%.2f" % (overhead * 1000)),
+        ]
+
+
+def _check(dialect: Dialect, parsed: Any) -> str:
+    """The model asked for. Only what the gateway itself needs is checked; the rest is the upstream's to judge."""
+    if not isinstance(parsed, dict):
+        raise errors.malformed("The request body must be a JSON object.")
+    model = parsed.get("model")
+    if not isinstance(model, str):
+        raise errors.malformed("You must provide a model parameter.", "model")
+    try:
+        dialect.check(parsed)
+    except WrongRequest as error:
+        raise errors.malformed(str(error), error.param) from error
+    return model
+
+
+def _before(gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any]) -> Step | None:
+    """The answer that a request goes on from. What this key's tenant was never told does not exist."""
+    id = dialect.continues(parsed)
+    if id is None:
+        return None
+    step = gateway.sessions.step(key, id)
+    if step is None:
+        code = "previous_response_not_found" if dialect.content_field == "input" else "thread_not_found"
+        raise errors.previous_unknown(id, code)
+    return step
+
+
+def _claim(request: Request, parsed: dict[str, Any]) -> Claim:
+    header = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in request.raw_headers}
+    said = claim(header, parsed, request.tag)
+    if said.session_id is not None and len(said.session_id) > MAX_ID_LENGTH:
+        raise errors.malformed(f"A session id is longer than {MAX_ID_LENGTH} characters.")
+    return said
+
+
+def _served(gateway: Gateway, session: Session, pinned: str | None) -> Served:
+    try:
+        return gateway.router.serve(session, pinned)
+    except UnknownVersion as error:
+        raise ApiError(404, f"{error}.", code="version_not_found") from error
+
+
+def _upstream(gateway: Gateway, key: Key, dialect: Dialect, model: str, served: Served) -> tuple[Upstream, str]:
+    """Who answers, and under which model name.
+
+    A name that means the agent's served version is answered by our worker; while no version is registered, and
+    for every other name, by the provider whose models it belongs to.
+    """
+    known = gateway.models(key)
+    provider = gateway.upstreams.serving(model)
+    if provider is not None and (model not in known or served.unregistered):
+        upstream, name = provider, model
+    elif model in known:
+        upstream, name = gateway.upstreams.worker, served.version.manifest.policy.served_name
+    else:
+        raise errors.unknown_model(model, known)
+    if not upstream.speaks(dialect):
+        raise errors.not_spoken(dialect.name, upstream.name)
+    return upstream, name
+
+
+def _overlaid(
+    gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any], served: Served
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    limits = gateway.settings.gateway
+    result, overlays = apply_overlays(
+        parsed,
+        served.version.manifest,
+        key.tenant,
+        max_items=limits.memory_items,
+        max_bytes=limits.memory_bytes,
+        dialect=dialect,
+    )
+    return (result, overlays) if overlays else (parsed, overlays)
+
+
+def _line(exchange: Exchange, session: Session) -> Line:
+    return line_of(
+        extends=exchange.extends,
+        tools=bool(exchange.request.get("tools")),
+        system=exchange.prints.system,
+        main_tools=session.tools,
+        main_system=session.system,
+        main_known=session.tip is not None,
+        subagent=session.header.parent is not None and getattr(session.header.parent, "rel", None) == "subagent",
+    )
+
+
+def _pinned(request: Request, key: Key) -> str | None:
+    label = request.header(b"x-evoplane-pin-version")
+    if label is not None and key.purpose == "serve":
+        raise ApiError(
+            403,
+            "x-evoplane-pin-version needs a key made for evaluating or operating.",
+            type="permission_error",
+            code="pin_not_allowed",
+        )
+    return label or None
+
+
+def _refused(status: int, raw: bytes, parsed: dict[str, Any] | None, kind: str | None = None) -> Ending:
+    """An upstream's error, as the event has it; the client gets the upstream's own bytes."""
+    error = (parsed or {}).get("error")
+    if kind is None:
+        named = error.get("type") or error.get("code") if isinstance(error, dict) else None
+        kind = str(named or f"http_{status}")
+    text = raw[:_MAX_ERROR_TEXT].decode(errors="replace")
+    return Ending("error", error_type=kind, error_message=text, ext={"http_status": status})
+
+
+def _json(raw: bytes) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None

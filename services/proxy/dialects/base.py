@@ -1,0 +1,159 @@
+"""What the gateway needs to know about a dialect: how to read its requests and answers, and how it speaks of errors.
+
+A dialect is pure: JSON values in, ATDP messages and `Completion`s out. It keeps everything a model
+could have seen, so that a request can be written again as it was, and validates nothing that the
+gateway does not need itself: the rest is the upstream's to judge.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import orjson
+from msgspec import UNSET, UnsetType
+
+from atdp.records import Usage
+from services.proxy.completion import Choice, Completion
+from services.proxy.sse import ServerSentEvent
+
+Message = dict[str, Any]
+"""A message in ATDP's form, as builtins."""
+
+
+class WrongRequest(ValueError):
+    """A request the gateway can't serve; `param` names the field."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An error, before a dialect has put it into its own form."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Assembler(ABC):
+    """Adds up the events of a streamed answer."""
+
+    def __init__(self) -> None:
+        self.completion = Completion()
+
+    @abstractmethod
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take in the JSON data of one event."""
+
+    def ends(self, event: ServerSentEvent, chunk: dict[str, Any] | None) -> bool:
+        """Is this the event after which the dialect's clients expect nothing more?"""
+        return False
+
+    def shows(self, chunk: dict[str, Any]) -> bool:
+        """Does this event carry something of the answer itself (for the time to first token)?"""
+        return True
+
+
+class Dialect(ABC):
+    """One way of talking to a model."""
+
+    name: ClassVar[str]
+    """As trajectories call it: `openai.chat`, `anthropic.messages`, …"""
+    path: ClassVar[str]
+    """Behind `/v1`, here and at the upstream."""
+    not_params: ClassVar[frozenset[str]]
+    """Fields of a request that are no decoding parameters."""
+    content_field: ClassVar[str]
+    """The field that holds what is said to the model."""
+
+    @abstractmethod
+    def check(self, request: dict[str, Any]) -> None:
+        """Raises `WrongRequest` for what the gateway itself can't work with."""
+
+    @abstractmethod
+    def conversation(self, request: dict[str, Any]) -> list[Message]:
+        """The messages of a request, system instructions that have a field of their own left out."""
+
+    def instructions(self, request: dict[str, Any]) -> Any:
+        """System instructions that have a field of their own, as sent; None when there are none."""
+        return None
+
+    @abstractmethod
+    def answer(self, choice: Choice) -> Message:
+        """An answer as the message that a client would send back."""
+
+    @abstractmethod
+    def whole(self, body: dict[str, Any]) -> Completion | None:
+        """An answer that came as one JSON object; None when it is none."""
+
+    @abstractmethod
+    def assembler(self) -> Assembler:
+        """For an answer that comes as a stream."""
+
+    @abstractmethod
+    def append_system(self, request: dict[str, Any], text: str) -> None:
+        """Add text behind the system instructions, in place (the request is the caller's own copy)."""
+
+    @abstractmethod
+    def error_body(self, problem: Problem) -> dict[str, Any]:
+        """An error as this dialect's clients read it."""
+
+    def error_frame(self, problem: Problem) -> bytes:
+        """The same inside a stream that has begun."""
+        return b"data: " + orjson.dumps(self.error_body(problem)) + b"\n\n"
+
+    def last_user_text(self, request: dict[str, Any]) -> str:
+        """What the user said last, in words."""
+        for message in reversed(self.conversation(request)):
+            if message["role"] == "user":
+                texts = (p["content"] for p in message["parts"] if p["type"] == "text")
+                return " ".join(text for text in texts if isinstance(text, str))
+        return ""
+
+    def usage(self, reported: dict[str, Any] | None) -> Usage | UnsetType:
+        """What the upstream counted; absent, never zero, when it counted nothing."""
+        if reported is None:
+            return UNSET
+        read = detail(reported, "input_tokens_details", "prompt_tokens_details")
+        wrote = detail(reported, "output_tokens_details", "completion_tokens_details")
+        return Usage(
+            input_tokens=count(reported, "input_tokens", "prompt_tokens"),
+            output_tokens=count(reported, "output_tokens", "completion_tokens"),
+            cache_read_input_tokens=count({**read, **reported}, "cache_read_input_tokens", "cached_tokens"),
+            cache_creation_input_tokens=count(reported, "cache_creation_input_tokens"),
+            reasoning_output_tokens=count(wrote, "reasoning_tokens"),
+        )
+
+    def params(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The decoding parameters of a request, and whatever else it has that no other field of the event holds."""
+        return {key: value for key, value in request.items() if key not in self.not_params}
+
+    def continues(self, request: Mapping[str, Any]) -> str | None:
+        """The id of the earlier answer that a request goes on from without repeating it."""
+        return None
+
+
+def count(values: Mapping[str, Any], *names: str) -> int | UnsetType:
+    """The first of these fields that is a number of tokens."""
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return UNSET
+
+
+def detail(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The first of these fields that is an object."""
+    return next((values[name] for name in names if isinstance(values.get(name), dict)), {})
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; nothing when it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
