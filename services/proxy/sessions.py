@@ -82,8 +82,10 @@ class Session:
     calls: dict[str, PendingCall] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)
     """Call ids of tool calls the agent reported itself; their results are not events again."""
-    told: dict[str, str] = field(default_factory=dict)
-    """Trajectories of the events the agent reported under ids of its own: sending them again is harmless."""
+    results: dict[str, str] = field(default_factory=dict)
+    """Call ids whose result came back in a request: the event that holds it. A later report describes that event."""
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What was answered to events reported under ids of their own: sending them again is harmless."""
     attempts: dict[_Hash, Attempt] = field(default_factory=dict)
     tokens: tuple[str, array[int]] | None = None
     """The last call's prompt and completion ids, for the prefix form of the next."""
@@ -105,6 +107,7 @@ class Session:
         self.opened = self.closed = False
         self.step = 0
         self.calls.clear()
+        self.results.clear()
 
 
 class Sessions:
@@ -149,6 +152,12 @@ class Sessions:
         same = _identity(session.key, session.session_id) == _identity(key, session.session_id)
         return session if same else None
 
+    def waiting(self, key: Key) -> list[Session]:
+        """The open sessions of a key's agent and purpose that wait for tool results; the last used first."""
+        whose = _whose(key)
+        waiting = [s for s in self._by_id.values() if s.calls and not s.closed and _whose(s.key) == whose]
+        return sorted(waiting, key=lambda session: session.last_used, reverse=True)
+
     def answered(self, session: Session, meaning: _Hash) -> None:
         """From now on, a request that begins with these messages continues this session."""
         if meaning not in session.meanings:
@@ -184,6 +193,7 @@ class Sessions:
         session.exact.clear()
         session.seen.clear()
         session.calls.clear()
+        session.results.clear()
         session.told.clear()
         session.tokens = session.last_call = session.last_context = None
         session.closed = True
@@ -281,6 +291,10 @@ def _running(pieces: Iterable[bytes]) -> list[_Hash]:
         last = hashlib.blake2b(last + piece, digest_size=16).digest()
         hashes.append(last)
     return hashes
+
+
+def _whose(key: Key) -> tuple[str, str, str]:
+    return key.tenant, key.agent, key.purpose
 
 
 def _identity(key: Key, session_id: str) -> tuple[str, str, str, str]:
