@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from evoplane.client import Client
 from registry import tenants
 from tests.gateway.conftest import MODEL, Running, serve, user
 from tests.gateway.upstream import call
@@ -155,3 +157,23 @@ async def test_a_report_that_comes_after_its_result_describes_it_and_is_not_a_se
     (label,) = [record for record in chain if record.get("name") == "reported"]
     assert tool["id"] == told[0]["id"] == label["targets"][0]["event_id"]
     assert (label["ext"]["duration_ms"], label["ext"]["effect"]) == (12, "read")
+
+
+async def test_what_the_client_library_tells_is_in_the_trajectory_of_the_model_calls(running: Running) -> None:
+    client = Client(running.url, running.secrets["northwind"])
+    session = client.session("s1")
+    running.upstream.scripts.append(call(("c1", "look", '{"id": 1}')))
+    await running.chat([user("hi")], headers=session.headers)
+    with session.tool("look", {"id": 1}, call_id="c1", effect="read") as tool:
+        tool.result = "found"
+    session.feedback("helpful", 1)
+    session.outcome(reason="solved")
+    assert await asyncio.to_thread(client.flush, 10)
+    (row,) = running.reader.trajectories("northwind")
+    records = running.reader.records("northwind", row.trajectory_id)
+    assert [record.get("kind") for record in records] == [
+        None, "user_message", "llm_call", "tool_call", "reward", "outcome",
+    ]  # fmt: skip
+    assert records[3]["causes"] == [{"id": records[2]["id"], "rel": "decided_by"}]
+    assert row.closed == "outcome"
+    await asyncio.to_thread(client.close)
