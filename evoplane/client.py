@@ -198,9 +198,13 @@ class _Operations:
         said = {"name": name, "value": value, "id": uuid.uuid4().hex, **target, **fields}
         self._client._send("feedback", None, {key: _frozen(item) for key, item in said.items()})
 
+    def report(self, kind: str, **fields: Any) -> None:
+        """A step in the form `/v1/events` takes."""
+        self._event({"kind": kind, **{name: _frozen(value) for name, value in fields.items()}})
+
     def _event(self, fields: dict[str, Any]) -> None:
         said = {"id": uuid.uuid4().hex, "time": _timestamp(time.time()), **fields}
-        self._client._send("events", self._session_id(), said)
+        self._client._send("events", None if "session_hint" in said else self._session_id(), said)
 
 
 class Session(_Operations):

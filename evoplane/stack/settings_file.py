@@ -20,10 +20,19 @@ _HEAD = """\
 """
 
 
+_PEERS = """\
+# Tool servers behind /mcp/<name>, one section each; what a header holds comes from the environment.
+# [mcp.crm]
+# url = "https://crm.example.com/mcp"
+# headers = { authorization = "CRM_AUTHORIZATION" }
+# effects = { refund = "irreversible" }
+"""
+
+
 def render() -> str:
     """The whole file."""
-    sections = [_section(name, section) for name, section in Settings()]
-    return "\n".join([_HEAD, *sections])
+    sections = [_section(name, section) for name, section in Settings() if isinstance(section, BaseModel)]
+    return "\n".join([_HEAD, *sections, _PEERS])
 
 
 def _section(name: str, section: BaseModel) -> str:

@@ -24,6 +24,7 @@ from services.gateway.core import Gateway
 from services.gateway.errors import ApiError, internal
 from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
+from services.gateway.mcp import mcp
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ async def _serve(gateway: Gateway, request: Request, send: Send) -> None:
             status = message["status"]
         await send(message)
 
-    path = request.path.removeprefix("/v1").rstrip("/")
+    path = _path(request)
     gateway.metrics.in_flight += 1
     try:
         await _route(gateway, request, path, counting)
@@ -77,12 +78,25 @@ async def _serve(gateway: Gateway, request: Request, send: Send) -> None:
         gateway.metrics.responses[path if path in _ROUTES or path in _PROBES else "other", status] += 1
 
 
+def _path(request: Request) -> str:
+    """The path without `/s/<tag>`, which marks a session, and without `/v1`, however often a base URL has it."""
+    path = request.path
+    if path.startswith("/s/"):
+        request.tag, _, path = path[3:].partition("/")
+        path = f"/{path}"
+    while path == "/v1" or path.startswith("/v1/"):
+        path = path[3:]
+    return path.rstrip("/")
+
+
 async def _route(gateway: Gateway, request: Request, path: str, send: Send) -> None:
     if path in _ROUTES:
         method, handler = _ROUTES[path]
         if request.method not in (method, "HEAD" if method == "GET" else method):
             raise ApiError(405, f"Use {method} for {request.path}.", code="method_not_allowed")
         await handler(gateway, request, send)
+    elif (prefix := next((each for each in _BELOW if path.startswith(each)), None)) is not None:
+        await _BELOW[prefix](gateway, request, send, path.removeprefix(prefix))
     elif path in _PROBES and request.method in ("GET", "HEAD"):
         await _PROBES[path](gateway, request, send)
     elif request.method == "GET" and path.startswith("/agents/") and path.endswith("/route"):
@@ -137,6 +151,11 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
     "/models": ("GET", _models),
 }
 """Paths with and without `/v1` before them."""
+
+_BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
+    "/mcp/": mcp,
+}
+"""What is below a path; the handler gets the rest of it, and looks at the method itself."""
 
 _PROBES: dict[str, Handler] = {"": _alive, "/healthz": _alive, "/readyz": _ready, "/metrics": _metrics}
 """Cheap, without a key, and no sessions."""

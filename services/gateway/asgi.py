@@ -29,9 +29,11 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.query: bytes = scope.get("query_string", b"")
         self.raw_headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self.headers: dict[bytes, bytes] = dict(self.raw_headers)
+        self.query: bytes = scope.get("query_string", b"")
+        self.tag: str | None = None
+        """What stood in the path as `/s/<tag>` before the rest."""
         self._receive = receive
         self._watch: asyncio.Task[None] | None = None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from atdp.records import AnnotationDraft, Context, EventDraft
+from atdp.records import AnnotationDraft, EventDraft
 from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.core import Gateway
@@ -23,10 +23,11 @@ from services.gateway.errors import ApiError
 from services.proxy import reports
 from services.proxy.calls import find_pending
 from services.proxy.contexts import bare_context
-from services.proxy.drafts import Content, InvalidDraft, StoreDraft
+from services.proxy.drafts import InvalidDraft, StoreDraft
 from services.proxy.reports import Reported, report_id
 from services.proxy.sessions import Session
 from services.proxy.store import StoreReader, StoreUnavailable
+from services.proxy.tools import tool_context
 
 _log = logging.getLogger(__name__)
 
@@ -89,22 +90,17 @@ def waiting_session(gateway: Gateway, key: Key, reported: Reported) -> Session |
     return None
 
 
-async def store_reports(
-    gateway: Gateway,
-    session: Session,
-    items: Sequence[Reported],
-    context: tuple[Context, list[Content]] | None = None,
-) -> list[Told]:
+async def store_reports(gateway: Gateway, session: Session, items: Sequence[Reported]) -> list[Told]:
     """Make reports about one session durable; gives one answer a report.
 
-    `context` is the one they were decided under when that is not the session's own. Raises a 400
-    `ApiError` for a report that lacks what its kind needs and 503 when nothing was stored.
+    Raises a 400 `ApiError` for a report that lacks what its kind needs and 503 when nothing was stored.
     """
-    drafts, context_id = _opening(gateway, session, context)
+    drafts: list[StoreDraft] = [] if session.opened else [session.header]
+    contexts = [_context(gateway, session, item, drafts) for item in items]
     events: list[EventDraft | AnnotationDraft] = []
     calls = dict(session.calls)
     taken: list[str | None] = []
-    for item in items:
+    for item, context_id in zip(items, contexts, strict=True):
         call_id = find_pending(calls, item.call_id, item.name, item.arguments, item.server)
         try:
             if call_id is None and item.call_id is not None and item.call_id in session.results:
@@ -125,7 +121,8 @@ async def store_reports(
         raise errors.not_recording() from error
     except StoreUnavailable as error:
         raise errors.not_recording() from error
-    gateway.contexts.mark_stored(session.key.tenant, context_id)
+    for context_id in contexts:
+        gateway.contexts.mark_stored(session.key.tenant, context_id)
     placed = [item.trajectory_id or session.trajectory_id for item in stored[len(drafts) :]]
     answers = [_told(draft, trajectory) for draft, trajectory in zip(events, placed, strict=True)]
     for item, draft, call_id, answer in zip(items, events, taken, answers, strict=True):
@@ -136,16 +133,17 @@ async def store_reports(
     return answers
 
 
-def _opening(
-    gateway: Gateway, session: Session, context: tuple[Context, list[Content]] | None
-) -> tuple[list[StoreDraft], str]:
-    """What must be in the log before the events, and the id of their context."""
-    drafts: list[StoreDraft] = [] if session.opened else [session.header]
-    if context is None and session.last_context is not None:
-        return drafts, session.last_context
-    made, contents = context or (bare_context(session.key.agent), [])
-    drafts.extend(gateway.contexts.unstored(session.key.tenant, made, contents))
-    return drafts, made.id
+def _context(gateway: Gateway, session: Session, item: Reported, drafts: list[StoreDraft]) -> str:
+    """The id of the context a step was taken under; what the log lacks of it is added to the drafts."""
+    if item.tool is not None:
+        context, content = tool_context(session.key.agent, item.tool, item.server)
+        drafts.extend(gateway.contexts.unstored(session.key.tenant, context, [content]))
+        return context.id
+    if session.last_context is not None:
+        return session.last_context
+    context = bare_context(session.key.agent)
+    drafts.extend(gateway.contexts.unstored(session.key.tenant, context, []))
+    return context.id
 
 
 def _stored(session: Session, item: Reported, draft: EventDraft | AnnotationDraft, call_id: str | None) -> None:

@@ -6,7 +6,7 @@ The kind selects defaults only: what the step may have changed, and where.
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -31,9 +31,8 @@ from atdp.records import (
 )
 from registry.tenants import Key
 from services.proxy.sessions import MAX_ID_LENGTH, PendingCall, Session
+from services.proxy.tools import Boundary, Effect, boundary_of, effect_of
 
-Effect = Literal["none", "read", "idempotent_write", "write", "irreversible"]
-Boundary = Literal["inside", "tenant", "external", "human"]
 ReportedId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 
 DEFAULT_EFFECTS: dict[str, Effect] = {
@@ -80,6 +79,8 @@ class Reported(Struct, forbid_unknown_fields=True, kw_only=True):
     """The provider's id of the tool call that this carries out."""
     server: str | None = None
     """The tool server, whose name clients put before the tool's."""
+    tool: dict[str, Any] | None = None
+    """The tool as its server describes it (name, inputSchema, annotations, …)."""
     parent_id: ReportedId | None = None
     """The event this happened in, such as the model call (`x-evoplane-event-id`) that decided it."""
     causes: list[Cause] = []
@@ -139,8 +140,8 @@ def event(
     if reported.kind not in _WORDS:
         fields["replay"] = Replay(
             class_="non_replayable" if reported.kind == "approval" else "approximate",
-            boundary=reported.boundary or DEFAULT_BOUNDARIES.get(reported.kind, "tenant"),
-            effect=reported.effect or DEFAULT_EFFECTS.get(reported.kind, "write"),
+            boundary=reported.boundary or boundary_of(reported.tool) or DEFAULT_BOUNDARIES.get(reported.kind, "tenant"),
+            effect=reported.effect or effect_of(reported.tool) or DEFAULT_EFFECTS.get(reported.kind, "write"),
             stub=True,
         )
     causes = list(reported.causes)
