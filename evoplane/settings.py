@@ -52,6 +52,19 @@ class UpstreamSettings(_Section):
     key_env: str | None = Field(None, description="environment variable that holds its API key")
 
 
+class McpServer(_Section):
+    """A tool server behind `/mcp/<name>`."""
+
+    url: str = Field(description="its streamable HTTP endpoint")
+    headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    effects: dict[str, Literal["none", "read", "idempotent_write", "write", "irreversible"]] = Field(
+        {}, description="what a tool may change, where its annotations don't say or aren't believed"
+    )
+    boundary: Literal["inside", "tenant", "external", "human"] | None = Field(
+        None, description="how far its tools reach, where that overrules their annotations"
+    )
+
+
 class Worker(_Section):
     port: int = Field(8401, description="the worker's service interface")
     vllm_port: int = Field(8402, description="the vLLM server the worker owns")
@@ -131,6 +144,7 @@ class Settings(_Section):
     evolve: Evolve = Evolve()
     delivery: Delivery = Delivery()
     upstreams: dict[str, UpstreamSettings] = {}
+    mcp: dict[str, McpServer] = {}
 
     @property
     def var(self) -> Path:

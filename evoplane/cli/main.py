@@ -9,7 +9,7 @@ from collections.abc import Callable
 import typer
 
 from evoplane import __version__
-from evoplane.cli import approvals, delivery, identity, lineage, loop, stack, trajectories
+from evoplane.cli import approvals, delivery, identity, lineage, loop, mcp, stack, trajectories
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
@@ -28,6 +28,7 @@ app.add_typer(identity.agent_app, name="agent")
 app.add_typer(identity.key_app, name="key")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(mcp.app, name="mcp")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),

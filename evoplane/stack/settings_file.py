@@ -20,20 +20,26 @@ _HEAD = """\
 """
 
 
-_UPSTREAMS = """\
+_PEERS = """\
 # Model providers beside the worker, one section each; keys come from the environment.
 # [upstreams.anthropic]
 # url = "https://api.anthropic.com"
 # dialects = ["anthropic.messages"]
 # models = ["claude-*"]
 # key_env = "ANTHROPIC_API_KEY"
+
+# Tool servers behind /mcp/<name>, one section each; what a header holds comes from the environment.
+# [mcp.crm]
+# url = "https://crm.example.com/mcp"
+# headers = { authorization = "CRM_AUTHORIZATION" }
+# effects = { refund = "irreversible" }
 """
 
 
 def render() -> str:
     """The whole file."""
     sections = [_section(name, section) for name, section in Settings() if isinstance(section, BaseModel)]
-    return "\n".join([_HEAD, *sections, _UPSTREAMS])
+    return "\n".join([_HEAD, *sections, _PEERS])
 
 
 def _section(name: str, section: BaseModel) -> str:

@@ -24,6 +24,7 @@ from services.gateway.errors import ApiError, internal
 from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
 from services.gateway.inference import infer
+from services.gateway.mcp import mcp
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
 
 _log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ async def _route(gateway: Gateway, request: Request, path: str, send: Send) -> N
         method, handler = _ROUTES[path]
         _require(request, method)
         await handler(gateway, request, send)
+    elif (prefix := next((each for each in _BELOW if path.startswith(each)), None)) is not None:
+        await _BELOW[prefix](gateway, request, send, path.removeprefix(prefix))
     elif path in _PROBES and request.method in ("GET", "HEAD"):
         await _PROBES[path](gateway, request, send)
     elif request.method == "GET" and path.startswith("/agents/") and path.endswith("/route"):
@@ -161,6 +164,11 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
     "/models": ("GET", _models),
 }
 """Paths with and without `/v1` before them."""
+
+_BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
+    "/mcp/": mcp,
+}
+"""What is below a path; the handler gets the rest of it, and looks at the method itself."""
 
 _PROBES: dict[str, Handler] = {"": _alive, "/healthz": _alive, "/readyz": _ready, "/metrics": _metrics}
 """Cheap, without a key, and no sessions."""

@@ -16,11 +16,13 @@ from services.gateway.asgi import Request
 from services.gateway.errors import forbidden, not_recording, unauthorized
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
+from services.gateway.peers import Peers
 from services.gateway.upstream import Upstreams
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import InvalidDraft, Stored
 from services.proxy.ending import Ending
+from services.proxy.mcp_memory import McpMemory
 from services.proxy.restore import restore
 from services.proxy.sessions import Session, Sessions
 from services.proxy.store import EventStore, StoreReader, StoreUnavailable
@@ -47,6 +49,8 @@ class Gateway:
         self.contexts = ContextBook()
         self.store = EventStore(settings.store_dir)
         self.upstreams = Upstreams(settings)
+        self.peers = Peers(settings.gateway.upstream_timeout_s)
+        self.mcp = McpMemory()
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
@@ -69,6 +73,7 @@ class Gateway:
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
         await self.upstreams.close()
+        await self.peers.close()
         await self.store.close()
         await self.control.close()
 

@@ -1,78 +1,39 @@
-"""`POST /v1/events` and `POST /v1/sessions/{id}/end`: steps the agent took that no model call shows."""
+"""`POST /v1/events` and `POST /v1/sessions/{id}/end`: steps the agent took that no model call shows.
+
+One event or a list. A list is checked whole before any of it is stored; a 202 means that all of it
+survives a crash right after.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import sqlite3
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
 
-from atdp import clock
-from atdp.ids import derived_id, new_id
-from atdp.records import (
-    Action,
-    Actor,
-    Cause,
-    Error,
-    EventDraft,
-    Message,
-    Metadata,
-    Observation,
-    Outcome,
-    Part,
-    Replay,
-    Status,
-)
 from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.asgi import Request, Send, respond_json
+from services.gateway.boundary import Told, known, session_of, store_reports
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.proxy.contexts import bare_context
-from services.proxy.drafts import InvalidDraft, StoreDraft
-from services.proxy.sessions import MAX_ID_LENGTH, Session
-from services.proxy.store import StoreReader, StoreUnavailable
+from services.proxy.reports import Reported, check, report_id
+from services.proxy.sessions import Session
 
-_log = logging.getLogger(__name__)
-
-
-class Reported(Struct, forbid_unknown_fields=True):
-    """One event, as the API takes it."""
-
-    kind: Literal["tool_call", "user_message", "outcome"]
-    session_id: str | None = None
-    trajectory_id: str | None = None
-    id: str | None = None
-    """Makes sending it again harmless."""
-    name: str | None = None
-    call_id: str | None = None
-    arguments: Any = None
-    result: Any = None
-    text: str | None = None
-    status: Status = "ok"
-    error: str | None = None
-    reason: str | None = None
-    duration_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    effect: Literal["none", "read", "idempotent_write", "write", "irreversible"] = "write"
+_AT_MOST = 1000
+"""Events in one request."""
 
 
 async def events(gateway: Gateway, request: Request, send: Send) -> None:
-    """Store one event; 202 with its id once it is durable."""
+    """Store what is reported; 202 with the ids once it is durable: an object for one, `{"events": […]}` for a list."""
     key = gateway.authenticate(request, "feedback")
     gateway.require_recording()
     parsed, _ = await request.json(gateway.settings.gateway.max_body_bytes)
-    try:
-        reported = msgspec.convert(parsed, Reported)
-    except msgspec.ValidationError as error:
-        raise errors.malformed(f"{error}.") from error
-    _check_ids(reported)
-    answer = await _told(gateway, key, reported)
-    if answer is None:
-        answer = await _store(gateway, _session(gateway, key, reported), reported)
-    await respond_json(send, 202, answer)
+    items = parsed if isinstance(parsed, list) else [parsed]
+    if not 0 < len(items) <= _AT_MOST:
+        raise errors.malformed(f"Send between 1 and {_AT_MOST} events at once.")
+    reported = [_read(item, index if isinstance(parsed, list) else None) for index, item in enumerate(items)]
+    answers = await store_all(gateway, key, reported)
+    await respond_json(send, 202, {"events": answers} if isinstance(parsed, list) else answers[0])
 
 
 async def end_session(gateway: Gateway, request: Request, send: Send, session_id: str) -> None:
@@ -86,135 +47,46 @@ async def end_session(gateway: Gateway, request: Request, send: Send, session_id
         await respond_json(send, 200, {"trajectory_id": session.trajectory_id, "closed": True})
         return
     ended = Reported(kind="outcome", session_id=session_id, status="unknown", reason="ended")
-    await respond_json(send, 200, {**await _store(gateway, session, ended), "closed": True})
+    (told,) = await store_reports(gateway, session, [ended])
+    await respond_json(send, 200, {**told, "closed": True})
 
 
-def _check_ids(reported: Reported) -> None:
-    ids = (reported.session_id, reported.trajectory_id, reported.id)
-    if any(id is not None and len(id) > MAX_ID_LENGTH for id in ids):
-        raise errors.malformed(f"Ids have {MAX_ID_LENGTH} characters at most.")
+async def store_all(gateway: Gateway, key: Key, reported: list[Reported]) -> list[Told]:
+    """Store reports about any number of sessions, each session's in order; what was stored before is not again.
+
+    Raises before anything is stored when one of them names a trajectory that is not open, or no session.
+    """
+    answers = await known(gateway, key, reported)
+    new = [item for item in reported if not item.id or report_id(key, item) not in answers]
+    for item in new:
+        if item.trajectory_id is not None or (item.session_id is None and item.session_hint is None):
+            session_of(gateway, key, item)
+    told: dict[int, Told] = {}
+    group: list[Reported] = []
+    session: Session | None = None
+    for item in new:
+        of = session_of(gateway, key, item)
+        if group and (of is not session or group[-1].kind == "outcome"):
+            assert session is not None
+            _tell(told, group, await store_reports(gateway, session, group))
+            group = []
+            of = session_of(gateway, key, item)
+        session = of
+        group.append(item)
+    if session is not None:
+        _tell(told, group, await store_reports(gateway, session, group))
+    return [told.get(id(item)) or answers[report_id(key, item)] for item in reported]
 
 
-def _event_id(key: Key, reported: Reported) -> str:
-    """A client's id is its own: two agents using the same one are two events."""
-    return derived_id("ev", key.tenant, key.agent, reported.id) if reported.id else new_id("ev")
+def _tell(told: dict[int, Told], group: list[Reported], answers: list[Told]) -> None:
+    told.update((id(item), answer) for item, answer in zip(group, answers, strict=True))
 
 
-async def _told(gateway: Gateway, key: Key, reported: Reported) -> dict[str, Any] | None:
-    """The answer to an event that was stored before: its trajectory may have ended, and begins no other."""
-    if not reported.id:
-        return None
-    id = _event_id(key, reported)
-    trajectory = await asyncio.to_thread(_find, gateway, key.tenant, id)
-    # looked at last: what was told meanwhile, or waits in the spool, is not to be told again either
-    session = gateway.sessions.by_id(key, reported.session_id) if reported.session_id else None
-    if trajectory is None and session is not None:
-        trajectory = session.told.get(id)
-    return None if trajectory is None else {"id": id, "trajectory_id": trajectory}
-
-
-def _find(gateway: Gateway, tenant: str, event_id: str) -> str | None:
-    reader = StoreReader(gateway.settings.store_dir)
+def _read(item: Any, index: int | None) -> Reported:
+    where = "" if index is None else f"Event {index}: "
     try:
-        record = reader.record(tenant, event_id)
-    except sqlite3.Error as error:
-        # the store says itself whether it can write; this was only to answer a repetition better
-        _log.warning("the log of %s can't be read: %s", tenant, error)
-        return None
-    finally:
-        reader.close()
-    return record["trajectory_id"] if record is not None else None
-
-
-def _session(gateway: Gateway, key: Key, reported: Reported) -> Session:
-    if reported.trajectory_id is not None:
-        session = gateway.sessions.by_trajectory(key, reported.trajectory_id)
-        if session is None:
-            raise ApiError(
-                404,
-                f"No open trajectory {reported.trajectory_id!r}; send a late verdict to /v1/feedback.",
-                param="trajectory_id",
-                code="trajectory_not_found",
-            )
-        return session
-    if not reported.session_id:
-        raise errors.malformed("An event needs session_id or trajectory_id.", "session_id")
-    return gateway.sessions.named(key, gateway.train_policy(key.tenant), reported.session_id)
-
-
-async def _store(gateway: Gateway, session: Session, reported: Reported) -> dict[str, Any]:
-    drafts: list[StoreDraft] = [] if session.opened else [session.header]
-    context_id = session.last_context
-    if context_id is None:
-        context = bare_context(session.key.agent)
-        drafts.append(context)
-        context_id = context.id
-    event = _event(session, reported, context_id)
-    drafts.append(event)
-    try:
-        await gateway.store.append(session.key.tenant, drafts)
-    except InvalidDraft as error:
-        gateway.forget_log(session)
-        raise errors.not_recording() from error
-    except StoreUnavailable as error:
-        raise errors.not_recording() from error
-    session.opened = True
-    if reported.id:
-        session.told[event.id] = event.trajectory_id
-    if reported.kind == "tool_call" and reported.call_id:
-        session.calls.pop(reported.call_id, None)
-        session.reported.add(reported.call_id)
-    if reported.kind == "outcome":
-        session.closed = True
-    return {"id": event.id, "trajectory_id": event.trajectory_id}
-
-
-def _event(session: Session, reported: Reported, context_id: str) -> EventDraft:
-    fields: dict[str, Any] = {}
-    pending = session.calls.get(reported.call_id) if reported.call_id else None
-    match reported.kind:
-        case "tool_call":
-            if not (reported.name or pending):
-                raise errors.malformed("A tool_call needs the tool's name.", "name")
-            arguments = reported.arguments if reported.arguments is not None or not pending else pending.arguments
-            fields["actor"] = Actor(type="agent")
-            fields["a"] = Action(
-                name=reported.name or (pending.name if pending else ""),
-                call_id=reported.call_id,
-                arguments=UNSET if arguments is None else arguments,
-            )
-            fields["replay"] = Replay(class_="approximate", boundary="tenant", effect=reported.effect, stub=True)
-            if pending:
-                fields.update(
-                    parent_id=pending.event_id,
-                    step=pending.step,
-                    causes=[Cause(id=pending.event_id, rel="decided_by")],
-                )
-        case "user_message":
-            if reported.text is None:
-                raise errors.malformed("A user_message needs its text.", "text")
-            message = Message(role="user", parts=[Part(type="text", content=reported.text)])
-            fields["actor"] = Actor(type="user")
-            fields["o"] = Observation(messages=[message])
-    error = UNSET if reported.error is None else Error(type="reported", message=reported.error)
-    tags = {"agent": session.key.agent, "purpose": session.key.purpose}
-    if session.version is not None:
-        tags["agent_version"] = session.version
-    key = session.key
-    return EventDraft(
-        atdp="1.0",
-        id=_event_id(key, reported),
-        trajectory_id=session.trajectory_id,
-        kind=reported.kind,
-        time=clock.now(),
-        ctx=context_id,
-        duration_ms=UNSET if reported.duration_ms is None else reported.duration_ms,
-        y=Outcome(
-            status=reported.status,
-            result=UNSET if reported.result is None else reported.result,
-            error=error,
-            reason=UNSET if reported.reason is None else reported.reason,
-        ),
-        m=Metadata(tags=tags),
-        **fields,
-    )
+        reported = msgspec.convert(item, Reported)
+        check(reported)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise errors.malformed(f"{where}{str(error).rstrip('.')}.") from error
+    return reported

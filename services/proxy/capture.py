@@ -135,6 +135,7 @@ class Exchange:
         for event in self.inputs:
             if event.kind == "tool_call" and isinstance(event.a, Action) and isinstance(event.a.call_id, str):
                 session.calls.pop(event.a.call_id, None)
+                session.results[event.a.call_id] = event.id
         if not failed:
             self._answered(ending.completion, sessions, step)
 

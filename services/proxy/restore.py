@@ -75,6 +75,8 @@ def _replay(reader: StoreReader, tenant: str, session: Session, event: dict[str,
     session.last_context = event["ctx"]
     if event["kind"] == "tool_call":
         session.calls.pop(event["a"].get("call_id"), None)
+        if isinstance(call_id := event["a"].get("call_id"), str):
+            session.results[call_id] = event["id"]
     if event["kind"] != "llm_call":
         return
     session.step = max(session.step, event.get("step", 0))

@@ -98,8 +98,10 @@ class Session:
     calls: dict[str, PendingCall] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)
     """Call ids of tool calls the agent reported itself; their results are not events again."""
-    told: dict[str, str] = field(default_factory=dict)
-    """Trajectories of the events the agent reported under ids of its own: sending them again is harmless."""
+    results: dict[str, str] = field(default_factory=dict)
+    """Call ids whose result came back in a request: the event that holds it. A later report describes that event."""
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What was answered to events reported under ids of their own: sending them again is harmless."""
     attempts: dict[Hash, Attempt] = field(default_factory=dict)
     tokens: tuple[str, array[int]] | None = None
     """The last call's prompt and completion ids, for the prefix form of the next."""
@@ -121,6 +123,7 @@ class Session:
         self.opened = self.closed = False
         self.step = 0
         self.calls.clear()
+        self.results.clear()
 
     def answered(self, step: Step, answer_id: str | None, main: bool) -> None:
         """Remember a step, and forget the single messages of old ones."""
@@ -192,14 +195,11 @@ class Sessions:
         same = _identity(session.key, session.session_id) == _identity(key, session.session_id)
         return session if same else None
 
-    def awaiting(self, key: Key, name: str) -> Session | None:
-        """The key's most recent session that waits for the result of a tool of this name."""
-        waiting = [
-            session
-            for session in self._by_id.values()
-            if session.key.id == key.id and any(call.name == name for call in session.calls.values())
-        ]
-        return max(waiting, key=lambda session: session.last_used, default=None)
+    def waiting(self, key: Key) -> list[Session]:
+        """The open sessions of a key's agent and purpose that wait for tool results; the last used first."""
+        whose = _whose(key)
+        waiting = [s for s in self._by_id.values() if s.calls and not s.closed and _whose(s.key) == whose]
+        return sorted(waiting, key=lambda session: session.last_used, reverse=True)
 
     def answered(self, session: Session, step: Step, answer_id: str | None = None, main: bool = True) -> None:
         """From now on, a request that goes on from this step continues this session."""
@@ -239,6 +239,7 @@ class Sessions:
         session.answers.clear()
         session.seen.clear()
         session.calls.clear()
+        session.results.clear()
         session.told.clear()
         session.tokens = session.last_call = session.last_context = session.tip = None
         session.closed = True
@@ -348,6 +349,10 @@ def _eligibility(key: Key, train: str) -> Eligibility:
         debug="allow",
         cross_tenant="deny",
     )
+
+
+def _whose(key: Key) -> tuple[str, str, str]:
+    return key.tenant, key.agent, key.purpose
 
 
 def _identity(key: Key, session_id: str) -> tuple[str, str, str, str]:

@@ -143,7 +143,11 @@ async def upstream() -> AsyncIterator[ScriptedUpstream]:
 
 def prepared(root: Path, upstream_port: int, **gateway: Any) -> tuple[Settings, Any, dict[str, str]]:
     """Settings and a control database with two tenants, one agent, and keys."""
-    vendor = {"url": f"http://127.0.0.1:{upstream_port}/v1", "dialects": list(BY_NAME), "models": ["gpt-1", "gpt-fake", "claude-*"]}
+    vendor = {
+        "url": f"http://127.0.0.1:{upstream_port}/v1",
+        "dialects": list(BY_NAME),
+        "models": ["gpt-1", "gpt-fake", "claude-*"],
+    }
     settings = Settings.model_validate(
         {
             "paths": {"var": root},

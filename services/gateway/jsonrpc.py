@@ -1,0 +1,189 @@
+"""Relaying JSON-RPC over HTTP: bytes out as they come in, while an observer reads the messages.
+
+An answer is passed on once the observer has taken it, so what it stores is stored before the client
+can act on it. The gateway's own errors are JSON-RPC errors too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Mapping
+from typing import Any, Literal, Protocol, TypeVar
+
+import aiohttp
+import orjson
+
+from services.gateway import errors
+from services.gateway.asgi import JSON, Request, Send, respond
+from services.gateway.errors import ApiError
+from services.gateway.peers import Headers, reply_headers
+from services.proxy.sse import EventSplitter, ServerSentEvent
+
+JsonRpc = dict[str, Any]
+End = Literal["complete", "client_gone", "broken", "timeout", "unreachable"]
+_T = TypeVar("_T")
+
+SERVER_ERROR = -32000
+"""JSON-RPC's code for what an implementation defines."""
+
+
+class Observer(Protocol):
+    """Reads what passes; whatever it raises as `ApiError` reaches the client instead of the message."""
+
+    def opened(self, headers: Mapping[str, str]) -> None:
+        """The reply's headers are there."""
+
+    async def message(self, message: JsonRpc) -> None:
+        """A message of the server, before the client gets it."""
+
+    async def ended(self, how: End, status: int | None, detail: str) -> None:
+        """Nothing more will come: the reply has ended, or there was none."""
+
+
+def messages_of(body: bytes) -> list[JsonRpc]:
+    """The JSON-RPC messages of a body; none when it is something else."""
+    try:
+        parsed = orjson.loads(body) if body else None
+    except orjson.JSONDecodeError:
+        return []
+    return [item for item in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(item, dict)]
+
+
+async def respond_jsonrpc_error(send: Send, error: ApiError, id: Any = None, code: int = SERVER_ERROR) -> None:
+    """The gateway's own error, as JSON-RPC clients read it."""
+    await respond(send, error.status, _error(error, id, code), [JSON, *error.headers])
+
+
+class Relay:
+    """One request to a JSON-RPC peer."""
+
+    def __init__(self, request: Request, send: Send, observer: Observer, id: Any) -> None:
+        self._request = request
+        self._send = send
+        self._observer = observer
+        self._id = id
+        """Of the request, for errors of our own."""
+        self.headers: Headers = []
+        """Added to the reply."""
+
+    async def run(self, opening: Awaitable[aiohttp.ClientResponse], timeout_s: float) -> None:
+        """Relay the response that `opening` gives."""
+        try:
+            response = await self._unless_gone(opening)
+            if response is None:
+                await self._observer.ended("client_gone", None, "the client left")
+                return
+            self._observer.opened(response.headers)
+            async with response:
+                if response.content_type == "text/event-stream":
+                    await self._stream(response)
+                else:
+                    await self._whole(response)
+        except TimeoutError:
+            await self._failed("timeout", errors.upstream_timeout(timeout_s))
+        except aiohttp.ClientConnectorError as error:
+            await self._failed("unreachable", errors.upstream_unreachable(str(error)))
+        except aiohttp.ClientError as error:
+            await self._failed("broken", errors.upstream_broken(str(error) or type(error).__name__))
+        finally:
+            self._request.stop_watching()
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> None:
+        raw = await self._unless_gone(response.read())
+        if raw is None:
+            await self._observer.ended("client_gone", response.status, "the client left")
+            return
+        body = _decoded(raw, response.headers.get("content-encoding", ""))
+        try:
+            for message in messages_of(body):
+                await self._observer.message(message)
+            detail = body[:2000].decode(errors="replace")
+            await self._observer.ended("complete", response.status, detail)
+        except ApiError as error:
+            await respond_jsonrpc_error(self._send, error, self._id)
+            return
+        await respond(self._send, response.status, raw, [*reply_headers(response), *self.headers])
+
+    async def _stream(self, response: aiohttp.ClientResponse) -> None:
+        headers = [*reply_headers(response), *self.headers]
+        await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await self._body(b"", more=True)
+        gone = self._request.watch()
+        gone.add_done_callback(lambda task: None if task.cancelled() else response.close())
+        broken = ""
+        try:
+            await self._pump(response)
+        except ApiError as error:
+            # the connection is left open: a clean end would say that all had been told
+            await self._body(b"event: message\ndata: " + _error(error, self._id) + b"\n\n", more=True)
+            return
+        except TimeoutError:
+            broken = "the server fell silent"
+        except aiohttp.ClientError as error:
+            broken = str(error) or type(error).__name__
+        how: End = "client_gone" if gone.done() else ("broken" if broken else "complete")
+        await self._observer.ended(how, response.status, broken)
+        if how == "complete":
+            await self._body(b"", more=False)
+
+    async def _pump(self, response: aiohttp.ClientResponse) -> None:
+        splitter = EventSplitter()
+        decode = _decoder(response.headers.get("content-encoding", ""))
+        if decode is not None:  # not what was asked for: pass it on as it is, read along behind
+            while chunk := await response.content.readany():
+                for event in splitter.feed(decode.decompress(chunk)):
+                    await self._read(event)
+                await self._body(chunk, more=True)
+            return
+        while chunk := await response.content.readany():
+            for event in splitter.feed(chunk):
+                await self._read(event)
+                await self._body(event.raw, more=True)
+        for event in splitter.close():
+            await self._read(event)
+            await self._body(event.raw, more=True)
+
+    async def _read(self, event: ServerSentEvent) -> None:
+        for message in messages_of(event.data or b""):
+            await self._observer.message(message)
+
+    async def _body(self, body: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _failed(self, how: End, error: ApiError) -> None:
+        try:
+            await self._observer.ended(how, None, str(error))
+        except ApiError as not_stored:
+            error = not_stored
+        await respond_jsonrpc_error(self._send, error, self._id)
+
+    async def _unless_gone(self, work: Awaitable[_T]) -> _T | None:
+        """The result of `work`, or None when the client left first."""
+        task = asyncio.ensure_future(work)
+        gone = self._request.watch()
+        try:
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        return None if task.cancelled() else task.result()
+
+
+def _error(error: ApiError, id: Any, code: int = SERVER_ERROR) -> bytes:
+    problem = {"code": code, "message": str(error), "data": {"type": error.code}}
+    return orjson.dumps({"jsonrpc": "2.0", "id": id, "error": problem})
+
+
+def _decoder(encoding: str) -> Any:
+    """Reads gzip and deflate; None for a body that is not encoded."""
+    return zlib.decompressobj(47) if encoding in ("gzip", "deflate") else None
+
+
+def _decoded(body: bytes, encoding: str) -> bytes:
+    decode = _decoder(encoding)
+    try:
+        return decode.decompress(body) if decode is not None else body
+    except zlib.error:
+        return b""

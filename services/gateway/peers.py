@@ -1,0 +1,138 @@
+"""Servers behind the gateway that are not models (tools, other agents): reaching them, byte for byte.
+
+The client's headers travel with its request, less those that speak of the connection or are for the
+gateway; the server's own credentials come from the environment. A client that has a credential for the
+server itself sends it as `authorization` and the gateway's key as `x-evoplane-key`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from registry.tenants import Key, key_digest
+from services.gateway.asgi import Request
+from services.gateway.errors import ApiError, forbidden, unauthorized
+
+_KEEP_ALIVE_S = 2.0
+"""Shorter than common servers' 5 s, so that a connection isn't reused in the moment the server closes it."""
+_CONNECT_S = 5.0
+_REDIRECTS = 3
+_MOVED = frozenset({307, 308})
+
+_CONNECTION = frozenset(
+    {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"content-length", b"expect",
+     b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"}
+)  # fmt: skip
+"""About this connection only."""
+_OURS = frozenset({b"host", b"cookie", b"x-api-key", b"accept-encoding"})
+"""Of a request: for the gateway."""
+_THEIRS = frozenset({b"date", b"server", b"set-cookie"})
+"""Of a reply: about the server behind."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Peers:
+    """One HTTP session to all of them, opened when it is first needed."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        """The longest silence while an answer is awaited."""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def open(
+        self, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None, *, endless: bool = False
+    ) -> aiohttp.ClientResponse:
+        """The response when its headers are there; raises aiohttp's errors. `endless`: silence is no fault.
+
+        A redirect within the same origin is followed; any other is the client's to see.
+        """
+        silence = None if endless else self.timeout_s
+        for _ in range(_REDIRECTS):
+            response = await self._client().request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                skip_auto_headers=("user-agent", "accept", "content-type"),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence),
+            )
+            target = response.headers.get("location")
+            if (
+                response.status not in _MOVED
+                or target is None
+                or (to := url.join(URL(target))).origin() != url.origin()
+            ):
+                return response
+            response.close()
+            url = to
+        return response
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def peer_key(keys: Mapping[str, Key], request: Request, scope: str) -> tuple[Key, bool]:
+    """The key of a request to a peer, and whether `authorization` is the peer's; raises 401 or 403."""
+    own = request.header(b"x-evoplane-key")
+    kind, _, value = (request.header(b"authorization") or "").partition(" ")
+    secret = own or (value.strip() if kind.lower() == "bearer" else "") or request.header(b"x-api-key") or ""
+    key = keys.get(key_digest(secret)) if secret else None
+    if key is None:
+        raise unauthorized()
+    if scope not in key.scopes:
+        raise forbidden(scope)
+    return key, own is not None
+
+
+def address(url: str, rest: str, query: bytes) -> URL:
+    """The peer's address with what the client put behind its own."""
+    full = url.rstrip("/") + ("/" + rest if rest else "") if rest else url
+    return URL(full + (("&" if "?" in full else "?") + query.decode("latin-1") if query else ""), encoded=True)
+
+
+def request_headers(request: Request, credentials: Mapping[str, str], own_authorization: bool) -> CIMultiDict[str]:
+    """What travels with a request; raises 503 when a credential is not in the environment."""
+    headers: CIMultiDict[str] = CIMultiDict()
+    for name, value in request.raw_headers:
+        lower = name.lower()
+        if lower in _CONNECTION or lower in _OURS or lower.startswith(b"x-evoplane-"):
+            continue
+        if lower == b"authorization" and not own_authorization:
+            continue
+        headers.add(name.decode("latin-1"), value.decode("latin-1"))
+    headers["accept-encoding"] = "identity"
+    for header, variable in credentials.items():
+        secret = os.environ.get(variable)
+        if not secret:
+            raise ApiError(
+                503, f"{variable} is not set in the gateway's environment.", type="server_error", code="not_configured"
+            )
+        headers[header] = secret
+    return headers
+
+
+def reply_headers(response: aiohttp.ClientResponse) -> Headers:
+    """The peer's headers that reach the client."""
+    dropped = _CONNECTION | _THEIRS
+    return [
+        (name.lower(), value)
+        for name, value in response.raw_headers
+        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-")
+    ]
