@@ -25,6 +25,8 @@ def main() -> None:
         port=configuration.gateway.port,
         loop="uvloop",
         http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=configuration.gateway.max_body_bytes,
         interface="asgi3",
         lifespan="on",
         access_log=False,

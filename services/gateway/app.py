@@ -20,11 +20,13 @@ from services.gateway.asgi import (
     respond_json,
 )
 from services.gateway.core import Gateway
+from services.gateway.embeddings import count_tokens, embeddings
 from services.gateway.errors import ApiError, internal
 from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
 from services.gateway.inference import infer
 from services.gateway.mcp import mcp
+from services.gateway.websocket import serve_websocket
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
 
 _log = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _STALE_S = 5.0
 """Keys and pointers older than this are worth a word to whoever asks."""
+
+_EPOCH = "1970-01-01T00:00:00Z"
+"""Nobody knows when a model was made."""
 
 _TEXT = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -47,6 +52,9 @@ def create_app(settings: Settings, *, token_capture: bool = True) -> Application
             await _lifespan(gateway, receive, send)
         elif scope["type"] == "http":
             await _serve(gateway, Request(scope, receive), send)
+        elif scope["type"] == "websocket":
+            path = _path(Request({**scope, "method": "GET"}, receive))
+            await serve_websocket(gateway, scope, receive, send, path)
 
     return app
 
@@ -123,8 +131,14 @@ def _require(request: Request, method: str) -> None:
 
 async def _models(gateway: Gateway, request: Request, send: Send) -> None:
     key = gateway.authenticate(request, "infer")
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "evoplane"} for name in gateway.models(key)]
-    await respond_json(send, 200, {"object": "list", "data": data})
+    names = gateway.models(key)
+    if request.header(b"anthropic-version") is not None:
+        data = [{"type": "model", "id": name, "display_name": name, "created_at": _EPOCH} for name in names]
+        answer = {"data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+    else:
+        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "evoplane"} for name in names]
+        answer = {"object": "list", "data": listed}
+    await respond_json(send, 200, answer)
 
 
 async def _agent_route(gateway: Gateway, request: Request, send: Send, agent: str) -> None:
@@ -159,7 +173,9 @@ async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
 
 
 _ROUTES: dict[str, tuple[str, Handler]] = {
+    "/embeddings": ("POST", embeddings),
     "/feedback": ("POST", feedback),
+    "/messages/count_tokens": ("POST", count_tokens),
     "/events": ("POST", events),
     "/models": ("GET", _models),
 }

@@ -66,12 +66,16 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
 
 def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, parsed: Any, raw: bytes) -> Prepared:
     """The exchange bound to its session and version, and the bytes for the upstream."""
-    model = _check(dialect, parsed)
+    model = asked_model(parsed)
+    try:
+        dialect.check(parsed)
+    except WrongRequest as error:
+        raise errors.malformed(str(error), error.param) from error
     before = _before(gateway, key, dialect, parsed)
     exchange = Exchange(dialect, parsed, gateway.hash_key(key.tenant), before)
     exchange.retried = (request.header(b"x-stainless-retry-count") or "0") != "0"
     pinned = _pinned(request, key)
-    said = _claim(request, parsed)
+    said = claimed(request, parsed)
     if pinned and said.session_id is None:
         # a probe of one version must not go on where another version's answer happened to be the same
         said = Claim(new_id("se"))
@@ -199,17 +203,13 @@ class Call:
         ]
 
 
-def _check(dialect: Dialect, parsed: Any) -> str:
+def asked_model(parsed: Any) -> str:
     """The model asked for. Only what the gateway itself needs is checked; the rest is the upstream's to judge."""
     if not isinstance(parsed, dict):
         raise errors.malformed("The request body must be a JSON object.")
     model = parsed.get("model")
     if not isinstance(model, str):
         raise errors.malformed("You must provide a model parameter.", "model")
-    try:
-        dialect.check(parsed)
-    except WrongRequest as error:
-        raise errors.malformed(str(error), error.param) from error
     return model
 
 
@@ -225,7 +225,8 @@ def _before(gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any]
     return step
 
 
-def _claim(request: Request, parsed: dict[str, Any]) -> Claim:
+def claimed(request: Request, parsed: dict[str, Any]) -> Claim:
+    """What a request says about its session; raises a 400 `ApiError` for an id that is too long."""
     header = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in request.raw_headers}
     said = claim(header, parsed, request.tag)
     if said.session_id is not None and len(said.session_id) > MAX_ID_LENGTH:

@@ -122,7 +122,13 @@ def version(label: str, served: str, *items: MemoryItem) -> AgentVersion:
 async def serve(settings: Settings) -> tuple[str, uvicorn.Server, asyncio.Task[None]]:
     """A gateway on a free port, as `python -m services.gateway` would run it."""
     config = uvicorn.Config(
-        create_app(settings), port=0, http="httptools", lifespan="on", log_config=None, access_log=False
+        create_app(settings),
+        port=0,
+        http="httptools",
+        ws="websockets-sansio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

@@ -1,0 +1,99 @@
+"""`POST /v1/embeddings`: passed through, and recorded as a step of its session.
+
+No session can be told from the texts, so one without an id belongs to the key's own trajectory of
+embeddings. Vectors go where all large content goes; the event stays small.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import aiohttp
+import orjson
+
+from services.gateway import errors
+from services.gateway.asgi import Request, Send, respond
+from services.gateway.boundary import named_session, store_reports
+from services.gateway.core import Gateway
+from services.gateway.inference import asked_model, claimed
+from services.gateway.upstream import Upstream, forwarded, passed_on
+from services.proxy.reports import Reported
+
+_PATH = "/embeddings"
+
+
+async def embeddings(gateway: Gateway, request: Request, send: Send) -> None:
+    """Serve one request for embeddings."""
+    key = gateway.authenticate(request, "infer")
+    gateway.require_recording()
+    parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
+    model = asked_model(parsed)
+    upstream = gateway.upstreams.serving(model)
+    if upstream is None and model in (known := gateway.models(key)):
+        upstream = gateway.upstreams.worker
+        raw = orjson.dumps({**parsed, "model": gateway.settings.model.name})
+    elif upstream is None:
+        raise errors.unknown_model(model, known)
+    session = named_session(gateway, key, claimed(request, parsed).session_id or f"embeddings:{key.id}")
+    started = time.monotonic()
+    status, body, headers = await relayed(upstream, _PATH, request, raw)
+    answer = _read(body)
+    failed = status >= 400 or answer is None
+    told = Reported(
+        kind="x.embedding",
+        name=model,
+        arguments={"input": parsed.get("input")},
+        result=None if answer is None else answer.get("data"),
+        status="error" if failed else "ok",
+        error=body[:2000].decode(errors="replace") if failed else None,
+        error_type=f"http_{status}" if failed else None,
+        duration_ms=(time.monotonic() - started) * 1000,
+        effect="none",
+        boundary="inside",
+        ext={"usage": answer["usage"]} if answer is not None and "usage" in answer else {},
+    )
+    (stored,) = await store_reports(gateway, session, [told])
+    marks = [
+        (b"x-evoplane-event-id", str(stored["id"]).encode()),
+        (b"x-evoplane-session-id", session.session_id.encode("latin-1", "replace")),
+    ]
+    await respond(send, status, body, [*headers, *marks])
+
+
+async def count_tokens(gateway: Gateway, request: Request, send: Send) -> None:
+    """`POST /v1/messages/count_tokens`: a question about a request, no step of an agent's; passed through."""
+    key = gateway.authenticate(request, "infer")
+    parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
+    model = asked_model(parsed)
+    upstream = gateway.upstreams.serving(model)
+    if upstream is None and model in (known := gateway.models(key)):
+        upstream = gateway.upstreams.worker
+        raw = orjson.dumps({**parsed, "model": gateway.settings.model.name})
+    elif upstream is None:
+        raise errors.unknown_model(model, known)
+    status, body, headers = await relayed(upstream, "/messages/count_tokens", request, raw)
+    await respond(send, status, body, headers)
+
+
+async def relayed(
+    upstream: Upstream, path: str, request: Request, body: bytes
+) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    """Status, body and headers of a whole answer; raises `ApiError` when there is none."""
+    try:
+        async with await upstream.post(path, body, forwarded(request.raw_headers)) as response:
+            return response.status, await response.read(), passed_on(response)
+    except TimeoutError as error:
+        raise errors.upstream_timeout(upstream.timeout_s) from error
+    except aiohttp.ClientConnectorError as error:
+        raise errors.upstream_unreachable(str(error)) from error
+    except aiohttp.ClientError as error:
+        raise errors.upstream_broken(str(error) or type(error).__name__) from error
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
