@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -33,8 +32,9 @@ from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.proxy.contexts import bare_context
 from services.proxy.drafts import InvalidDraft, StoreDraft
+from services.proxy.engines.base import StorageFailed
 from services.proxy.sessions import MAX_ID_LENGTH, Session
-from services.proxy.store import StoreReader, StoreUnavailable
+from services.proxy.store import StoreUnavailable, open_reader
 
 _log = logging.getLogger(__name__)
 
@@ -114,10 +114,10 @@ async def _told(gateway: Gateway, key: Key, reported: Reported) -> dict[str, Any
 
 
 def _find(gateway: Gateway, tenant: str, event_id: str) -> str | None:
-    reader = StoreReader(gateway.settings.store_dir)
+    reader = open_reader(gateway.settings)
     try:
         record = reader.record(tenant, event_id)
-    except sqlite3.Error as error:
+    except StorageFailed as error:
         # the store says itself whether it can write; this was only to answer a repetition better
         _log.warning("the log of %s can't be read: %s", tenant, error)
         return None
