@@ -8,8 +8,9 @@ import typer
 
 from evoplane.cli.output import Json, show
 from evoplane.settings import settings
-from services.proxy.engines.opening import dsn, open_blobs, open_engine
+from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.log import TenantLog
+from services.proxy.migrations.run import migrate_deployment
 
 app = typer.Typer(no_args_is_help=True, help="The event log's database.")
 
@@ -21,15 +22,7 @@ def migrate(json: Json = False) -> None:
     Example: EVOPLANE_STORE__OWNER_DSN=postgresql://owner@db/evoplane evoplane store migrate
     """
     config = settings()
-    if config.store.engine == "sqlite":
-        show({"engine": "sqlite", "version": "each file is brought up to date when it is opened"}, json)
-        return
-    from services.proxy.migrations.run import migrate as run
-
-    owner = config.store.owner_dsn
-    gateway = dsn(config)
-    version = run(owner.get_secret_value() if owner else gateway, gateway)
-    show({"engine": "postgres", "version": version}, json)
+    show({"engine": config.store.engine, "version": migrate_deployment(config)}, json)
 
 
 @app.command("sweep")

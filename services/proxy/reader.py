@@ -223,12 +223,10 @@ class StoreReader:
     def _after(
         self, tenant: str, agent: str, position: int, kinds: list[str] | None, limit: int
     ) -> list[tuple[float, str, int, bytes]]:
-        chosen = "" if kinds is None else " AND kind IN :kinds"
+        chosen = "" if kinds is None else "AND kind IN :kinds"
         values = {} if kinds is None else {"kinds": kinds}
-        statement = (
-            "SELECT committed, position, body FROM records WHERE position>:position AND agent=:agent"
-            f" AND record!='trajectory'{chosen} ORDER BY position LIMIT :limit"  # noqa: S608 - one of two constants
-        )
+        where = f"position>:position AND agent=:agent AND record!='trajectory' {chosen}"
+        statement = f"SELECT committed, position, body FROM records WHERE {where} ORDER BY position LIMIT :limit"  # noqa: S608
         rows = self._rows(
             tenant,
             statement,

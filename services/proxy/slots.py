@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import zlib
 from itertools import count
 from pathlib import Path
 
-from services.proxy.spool import Spool
+import msgspec
+
+from services.proxy.spool import Job, Spool
 
 
 class Slot:
@@ -35,6 +38,17 @@ class Slot:
     def waiting(self) -> dict[str, Spool]:
         """The spools that hold something."""
         return {tenant: spool for tenant, spool in self._spools.items() if not spool.empty}
+
+    def take_in(self, path: Path) -> None:
+        """Take over the file that Evoplane 0.1.0 spooled to, for all tenants. Raises `OSError`."""
+        if not path.exists():
+            return
+        with path.open("rb") as lines:
+            for line in lines:
+                if line[:8] == b"%08x" % zlib.crc32(line[9:-1]):
+                    job = msgspec.json.decode(line[9:-1], type=Job)
+                    self.spool(job.tenant).append([job])
+        path.unlink()
 
     @property
     def size(self) -> int:

@@ -20,7 +20,7 @@ from typing import TypeVar
 from evoplane.settings import Settings
 from services.proxy.blobs import Blobs
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
-from services.proxy.engines.base import Engine, ReadConnection, StorageFailed, require_tenant
+from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, StorageFailed, require_tenant
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.engines.sqlite import SqliteEngine
 from services.proxy.log import TenantLog
@@ -256,8 +256,11 @@ class EventStore:
     def _open(self) -> None:
         self._reader = self._engine.reading()
         self._slot = self._slots.take()
+        self._slot.take_in(self._root / "spool.jsonl")
         try:
             self._prepare()
+        except Misconfigured:
+            raise
         except StorageFailed as error:
             _log.error("the event log is away, drafts go to the spool: %s", error)
         for tenant in self._slot.waiting():

@@ -23,7 +23,7 @@ class StorageRefused(Exception):
     """The database can't take one of the values, now or ever."""
 
 
-class Misconfigured(Exception):
+class Misconfigured(StorageFailed):
     """The database must not be used like this; says what to change."""
 
 
