@@ -1,16 +1,35 @@
-"""The canonical form of a record (RFC 8785, JCS) and the digests made of it."""
+"""The canonical form of a record (RFC 8785, JCS) and the digests made of it.
+
+`rfc8785` is the reference and costs 150 µs for a record of 2.5 kB. What it would write is what a fast
+JSON encoder with sorted keys writes, but for three things, and those are handled here: numbers that
+ECMAScript writes differently, keys whose order differs between UTF-8 and UTF-16, and values that have
+no canonical form. For the last two `rfc8785` itself is asked.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any
 
+import orjson
 import rfc8785
+
+_SAFE_INTEGER = 2**53 - 1
+_INTEGERS = frozenset({int})
+_FIXED_FROM, _FIXED_TO = 1e-4, 1e15
+"""Between these both encoders write a fraction without an exponent, with the same shortest digits."""
+
+
+class _Unusual(Exception):
+    """Something that only the reference implementation knows how to write, or refuses."""
 
 
 def canonical(value: Any) -> bytes:
     """The one byte string of a JSON value; raises `rfc8785.CanonicalizationError` for what JSON can't hold."""
-    return rfc8785.dumps(value)
+    try:
+        return orjson.dumps(_as_ecmascript(value), option=orjson.OPT_SORT_KEYS)
+    except (_Unusual, TypeError, RecursionError):
+        return rfc8785.dumps(value)
 
 
 def digest(value: Any) -> str:
@@ -21,3 +40,33 @@ def digest(value: Any) -> str:
 def digest_bytes(data: bytes) -> str:
     """`sha256:` + 64 hex digits of raw bytes (a part's name)."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def _as_ecmascript(value: Any) -> Any:
+    """The value with its numbers in ECMAScript's form; raises `_Unusual` for what must be left to the reference."""
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return value
+    if kind is dict:
+        if not "".join(value).isascii():
+            raise _Unusual
+        return {key: _as_ecmascript(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        if _INTEGERS.issuperset(map(type, value)) and (
+            not value or (min(value) >= -_SAFE_INTEGER and max(value) <= _SAFE_INTEGER)
+        ):
+            return value
+        return [_as_ecmascript(item) for item in value]
+    if kind is int:
+        if not -_SAFE_INTEGER <= value <= _SAFE_INTEGER:
+            raise _Unusual
+        return value
+    if kind is float:
+        return _number(value)
+    raise _Unusual
+
+
+def _number(value: float) -> Any:
+    if _FIXED_FROM <= abs(value) < _FIXED_TO:
+        return int(value) if value.is_integer() else value
+    return orjson.Fragment(rfc8785.dumps(value))

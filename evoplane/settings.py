@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 
 
 class SettingsError(Exception):
@@ -63,6 +64,19 @@ class McpServer(_Section):
     boundary: Literal["inside", "tenant", "external", "human"] | None = Field(
         None, description="how far its tools reach, where that overrules their annotations"
     )
+
+
+class Store(_Section):
+    engine: Literal["sqlite", "postgres"] = Field(
+        "sqlite", description="sqlite: one file a tenant; postgres: one database, named by EVOPLANE_STORE__DSN"
+    )
+    dsn: SecretStr | None = Field(None, description="connection string of a role bound by row-level security")
+    owner_dsn: SecretStr | None = Field(None, description="the tables' owner's, for migrations, when it is another")
+    blobs: str = Field(
+        "", description="where large content goes, any fsspec URL; empty: a directory of the store's own"
+    )
+    inline_bytes: int = Field(262144, description="content larger than this goes there")
+    spool_bytes: int = Field(268435456, description="what a tenant's spool may hold while the store is away")
 
 
 class Worker(_Section):
@@ -135,6 +149,7 @@ class Delivery(_Section):
 class Settings(_Section):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
+    store: Store = Store()
     worker: Worker = Worker()
     model: Model = Model()
     prefect: Prefect = Prefect()
@@ -208,6 +223,7 @@ def read_settings(file: Path | None = None, environ: dict[str, str] | None = Non
         data: dict[str, Any] = tomllib.loads(path.read_text()) if path.exists() else {}
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: {error}") from error
+    _refuse_secrets(path, data)
     for name, value in env.items():
         if name.startswith(_ENV_PREFIX) and "__" in name:
             section, _, key = name.removeprefix(_ENV_PREFIX).lower().partition("__")
@@ -217,6 +233,22 @@ def read_settings(file: Path | None = None, environ: dict[str, str] | None = Non
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise SettingsError(f"wrong settings ({path} and EVOPLANE_…): " + "; ".join(lines)) from error
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Is it a setting that only the environment may hold?"""
+    return field.annotation == SecretStr | None
+
+
+def _refuse_secrets(path: Path, data: dict[str, Any]) -> None:
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        given = data.get(name)
+        if isinstance(section, type) and issubclass(section, BaseModel) and isinstance(given, dict):
+            for key in given:
+                if key in section.model_fields and is_secret(section.model_fields[key]):
+                    variable = f"{_ENV_PREFIX}{name}__{key}".upper()
+                    raise SettingsError(f"{path}: {name}.{key} is a secret: set {variable} instead, and delete it here")
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ from evaluators.intervals import Interval, wilson
 from evoplane.settings import Settings
 from flows.reading import CaseReader, served
 from registry import control, pointers
-from services.proxy.store import StoreReader
+from services.proxy.store import open_reader
 
 _POLL_S = 1.5
 """A look costs 0.2 CPU-seconds (the log, the confidence sequence); sessions are judged about once a second."""
@@ -50,7 +50,7 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
     connection = control.connect(config.control_db)
     started = control.now()
     champion = pointers.start_shadow(connection, agent, version, config.delivery.shadow_share).champion
-    reader = CaseReader(StoreReader(config.store_dir), agent)
+    reader = CaseReader(open_reader(config), agent)
     need = config.delivery.shadow_sessions
     deadline = time.monotonic() + config.delivery.stage_timeout_s
     try:
@@ -81,7 +81,7 @@ def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) 
     weights = list(delivery.canary_weights)
     started = control.now()
     champion = pointers.start_canary(connection, agent, version, weights[0]).champion
-    reader = CaseReader(StoreReader(config.store_dir), agent)
+    reader = CaseReader(open_reader(config), agent)
     step, steps_at = 0, 0
     last_growth = time.monotonic()
     seen = -1
@@ -122,7 +122,7 @@ def watch(
     Without judged sessions of the champion before there is nothing to compare with: inconclusive.
     """
     connection = control.connect(config.control_db)
-    reader = CaseReader(StoreReader(config.store_dir), agent)
+    reader = CaseReader(open_reader(config), agent)
     before = [
         c for c in served(reader.read(limit=config.monitor.window), previous) if c.success is not None and c.at < since
     ]

@@ -27,7 +27,7 @@ from flows import (
 )
 from flows.reading import CaseReader, served
 from registry import approvals, control, pointers, prefect_runs
-from services.proxy.store import StoreReader
+from services.proxy.store import open_reader
 
 from prefect import flow, task  # isort: skip
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact  # isort: skip
@@ -101,7 +101,7 @@ def look(agent: str) -> tuple[str, str]:
 
 def judged_window(config: Settings, agent: str, champion: str) -> list[Case]:
     """The champion's most recent judged decisions, oldest first."""
-    reader = CaseReader(StoreReader(config.store_dir), agent)
+    reader = CaseReader(open_reader(config), agent)
     cases = served(reader.read(limit=config.monitor.window), champion)
     return [c for c in cases if c.success is not None][-config.monitor.window :]
 

@@ -23,7 +23,7 @@ from evoplane.settings import Settings
 from flows import locks
 from flows.reading import CaseReader
 from registry import control, tenants
-from services.proxy.store import StoreReader
+from services.proxy.store import open_reader
 
 _WRITER_WAIT_S = 600.0
 """Another agent's snapshot or training set takes seconds to a minute."""
@@ -115,7 +115,7 @@ def writer_lock(root: Path) -> Iterator[None]:
 
 
 def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
-    reader = StoreReader(config.store_dir)
+    reader = open_reader(config)
     tools = CaseReader(reader, agent)
     counts: dict[str, int] = {}
     denied = {t.id for t in tenants.list_tenants(control.connect(config.control_db)) if t.train == "deny"}

@@ -12,7 +12,7 @@ from evoplane.settings import settings
 from registry import control, pointers
 from registry.lineage import lineage as walk
 from registry.tenants import RegistryError
-from services.proxy.store import StoreReader
+from services.proxy.store import open_reader
 
 
 def lineage(
@@ -47,7 +47,7 @@ def lineage(
 
 
 def _answer(agent: str, event_id: str) -> dict[str, Any]:
-    reader = StoreReader(settings().store_dir)
+    reader = open_reader(settings())
     found = reader.find_event(event_id)
     if found is None:
         raise RegistryError(f"no event {event_id!r}")

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import typer
 
 from evoplane import __version__
-from evoplane.cli import approvals, delivery, identity, lineage, loop, mcp, stack, trajectories
+from evoplane.cli import approvals, delivery, identity, lineage, loop, mcp, stack, store, trajectories
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
 from evoplane.settings import SettingsError
 from registry.tenants import RegistryError
+from services.proxy.engines.base import Misconfigured, StorageFailed
 
 app = typer.Typer(
     name="evoplane",
@@ -29,6 +30,7 @@ app.add_typer(identity.key_app, name="key")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(store.app, name="store")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
@@ -51,7 +53,7 @@ def main() -> None:
     """Entry point: known failures become one line and exit status 1."""
     try:
         app()
-    except (RegistryError, SettingsError, OSError, sqlite3.Error) as error:
+    except (RegistryError, SettingsError, OSError, sqlite3.Error, StorageFailed, Misconfigured) as error:
         if "--json" in sys.argv:
             print_json({"error": str(error)})
         err.print(f"error: {error}", style="red", highlight=False)

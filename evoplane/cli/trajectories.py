@@ -12,7 +12,7 @@ import typer
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
 from registry.tenants import RegistryError
-from services.proxy.store import StoreReader
+from services.proxy.store import StoreReader, open_reader
 
 app = typer.Typer(no_args_is_help=True, help="Captured trajectories: list, read, verify, export.")
 
@@ -124,7 +124,7 @@ def export(
 
 
 def _reader() -> StoreReader:
-    return StoreReader(settings().store_dir)
+    return open_reader(settings())
 
 
 def _tenants(reader: StoreReader, only: str | None) -> list[str]:

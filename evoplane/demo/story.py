@@ -27,7 +27,7 @@ from examples.support.desk import Desk, Ticket
 from examples.support.scenario import FACTS_AT_START, TENANTS, fact_sentence, facts_now, requests
 from registry import approvals, audit, control, pointers, prefect_runs, tenants, versions
 from registry.manifest import Manifest, MemoryItem, Policy
-from services.proxy.store import StoreReader
+from services.proxy.store import open_reader
 
 AGENT = "support"
 APPROVER = "dana"
@@ -212,7 +212,7 @@ class Story:
         return result
 
     def _verify(self) -> dict[str, Any]:
-        reader = StoreReader(self._config.store_dir)
+        reader = open_reader(self._config)
         problems: list[str] = []
         events = 0
         for tenant in reader.tenants():

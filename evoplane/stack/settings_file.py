@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from evoplane.settings import Settings
+from evoplane.settings import Settings, is_secret
 
 _HEAD = """\
 # Evoplane's configuration: every setting with its default. Delete what you don't change.
@@ -45,6 +45,8 @@ def render() -> str:
 def _section(name: str, section: BaseModel) -> str:
     lines = [f"[{name}]"]
     for key, field in type(section).model_fields.items():
+        if is_secret(field):
+            continue
         line = f"{key} = {_toml(getattr(section, key))}"
         lines.append(f"{line}  # {field.description}" if field.description else line)
     return "\n".join(lines) + "\n"

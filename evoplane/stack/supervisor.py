@@ -23,6 +23,7 @@ from evoplane.stack import state
 from evoplane.stack.components import Component, components
 from evoplane.stack.environment import MARK, environment, mark
 from evoplane.stack.state import TRANSITIONS, ComponentState, ComponentStatus, StackState
+from services.proxy.migrations.run import migrate_deployment
 from services.worker import process
 
 START_TIMEOUT_S = 600.0
@@ -155,6 +156,7 @@ def up(
         return
     _sweep(config)
     _require_ports(_chosen(config, only))
+    migrate_deployment(config)
     if not detach:
         supervise(config, only)
         return

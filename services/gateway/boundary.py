@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,9 +23,10 @@ from services.proxy import reports
 from services.proxy.calls import find_pending
 from services.proxy.contexts import bare_context
 from services.proxy.drafts import InvalidDraft, StoreDraft
+from services.proxy.engines.base import StorageFailed
 from services.proxy.reports import Reported, report_id
 from services.proxy.sessions import Session
-from services.proxy.store import StoreReader, StoreUnavailable
+from services.proxy.store import StoreUnavailable, open_reader
 from services.proxy.tools import tool_context
 
 _log = logging.getLogger(__name__)
@@ -169,10 +169,10 @@ def _live(gateway: Gateway, key: Key, item: Reported) -> Session | None:
 
 def _find(gateway: Gateway, tenant: str, event_ids: list[str]) -> dict[str, str]:
     """The trajectories of stored events; what can't be read is left out, and its report is refused if it ended."""
-    reader = StoreReader(gateway.settings.store_dir)
+    reader = open_reader(gateway.settings)
     try:
         records = {id: reader.record(tenant, id) for id in event_ids}
-    except sqlite3.Error as error:
+    except StorageFailed as error:
         _log.warning("the log of %s can't be read: %s", tenant, error)
         return {}
     finally:

@@ -25,7 +25,7 @@ from services.proxy.ending import Ending
 from services.proxy.mcp_memory import McpMemory
 from services.proxy.restore import restore
 from services.proxy.sessions import Session, Sessions
-from services.proxy.store import EventStore, StoreReader, StoreUnavailable
+from services.proxy.store import StoreUnavailable, open_reader, open_store
 from services.router.assignment import Router
 from services.router.shadow import ShadowMirror
 from services.router.watcher import ControlWatcher
@@ -47,7 +47,7 @@ class Gateway:
         self.router = Router(self.control)
         self.sessions = Sessions()
         self.contexts = ContextBook()
-        self.store = EventStore(settings.store_dir)
+        self.store = open_store(settings)
         self.upstreams = Upstreams(settings)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
@@ -158,7 +158,7 @@ class Gateway:
         """Rebuild the sessions that were open when the gateway stopped."""
         keys = {key.id: key for key in self.control.picture.keys.values()}
         since = clock.from_epoch(time.time() - self.settings.gateway.session_idle_s)
-        reader = StoreReader(self.settings.store_dir)
+        reader = open_reader(self.settings)
         try:
             for session in await asyncio.to_thread(restore, reader, keys, since):
                 self.sessions.add(session)

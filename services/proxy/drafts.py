@@ -1,4 +1,4 @@
-"""What can be handed to the event store: ATDP drafts, and three things that only a store knows."""
+"""What can be handed to the event store: ATDP drafts, and what only a store knows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,25 @@ class Close(msgspec.Struct, frozen=True, tag_field="record", tag="close"):
     reason: str
 
 
-StoreDraft = TrajectoryDraft | Context | EventDraft | AnnotationDraft | Content | Signal | Close
+class SealedBlob(msgspec.Struct, frozen=True, tag_field="record", tag="sealed"):
+    """A sealed leaf's ciphertext, which records name by `{"sealed": id, …}`."""
+
+    id: str
+    trajectory_id: str
+    data: bytes
+
+
+class TrajectoryKey(msgspec.Struct, frozen=True, tag_field="record", tag="trajectory_key"):
+    """A trajectory's data key, wrapped by version `key_version` of the tenant's key; the first one stays."""
+
+    trajectory_id: str
+    key_version: int
+    wrapped: bytes
+
+
+StoreDraft = (
+    TrajectoryDraft | Context | EventDraft | AnnotationDraft | Content | Signal | Close | SealedBlob | TrajectoryKey
+)
 
 
 class Stored(msgspec.Struct, frozen=True):

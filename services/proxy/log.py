@@ -1,249 +1,293 @@
-"""One tenant's event log, as the writer's thread sees it: placing drafts in their chains.
+"""One tenant's event log, as the writer's thread sees it: load what drafts need, place them, write in one transaction.
 
-Everything here happens inside a transaction that the store opens and commits.
+The statements are those of both databases (`engines.base`).
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-import orjson
 
-from atdp import chain
-from atdp.canonical import canonical, digest_bytes
-from atdp.records import AnnotationDraft, Context, EventDraft, Target, TrajectoryDraft
-from services.proxy import parts, tables
-from services.proxy.drafts import Close, Content, InvalidDraft, Signal, Stored, StoreDraft
+from atdp.records import AnnotationDraft, EventDraft, TrajectoryDraft
+from services.proxy import faults
+from services.proxy.blobs import Blobs
+from services.proxy.drafts import InvalidDraft, Signal, Stored, StoreDraft
+from services.proxy.engines.base import StorageRefused, WriteConnection
+from services.proxy.placing import ENDING_ANNOTATION, Head, Known, Placing
+
+__all__ = ["ENDING_ANNOTATION", "Outcome", "TenantLog"]
+
+Outcome = list[Stored] | InvalidDraft
+"""What became of a job: a `Stored` a draft, or why none of them can be placed."""
+
+Drafts = Sequence[StoreDraft]
 
 _PROBE_BYTES = 65536
 """A probe this big says that the disk takes a real event, not just a few bytes."""
-_SAFE_INTEGER = 2**53 - 1
+_MAX_TRANSACTION_BYTES = 32 * 2**20
+"""A transaction that has become this big is committed, whatever waits: bounds the writer's memory."""
+_MAX_HEADS = 4096
+"""Chain ends kept in memory."""
+_REWRAPPED_AT_ONCE = 200
 
-ENDING_ANNOTATION = "resolved"
-"""The reward that says how a task ended; it closes its trajectory."""
+_HEAD = (
+    "SELECT trajectory_id, session_id, agent, purpose, opened, opened_at, last_at, closed, next_seq, head"
+    " FROM trajectories"
+)
 
 
 class TenantLog:
-    """A tenant's tables, open for writing."""
+    """A tenant's log, open for writing."""
 
-    def __init__(self, root: Path, tenant: str) -> None:
-        self._connection = tables.open_for_writing(root, tenant)
-        self._pending = self._count_pending()
+    def __init__(self, connection: WriteConnection, blobs: Blobs, tenant: str) -> None:
+        self._connection = connection
+        self._blobs = blobs
+        self._tenant = tenant
+        self._heads: dict[str, Head] = {}
+        self._any_pending = True
 
     def close(self) -> None:
         self._connection.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing, and on the disk when it ends."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
+    def write(self, jobs: Sequence[Drafts]) -> list[Outcome]:
+        """Place and commit the first of the jobs, as many as one transaction may hold; gives an outcome for each.
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """All or nothing within the transaction: one bad draft must not take others with it.
-
-        What is wrong with the drafts comes out as `InvalidDraft`; what is wrong with the disk as it is.
+        Raises `StorageFailed` or `OSError`, after which nothing of them is stored.
         """
-        self._connection.execute("SAVEPOINT drafts")
         try:
-            yield
-        except Exception as error:
-            if isinstance(error, sqlite3.Error | OSError) and not isinstance(error, sqlite3.IntegrityError):
-                raise
-            self._connection.execute("ROLLBACK TO drafts")
-            self._connection.execute("RELEASE drafts")
-            self._pending = self._count_pending()
-            if isinstance(error, InvalidDraft):
-                raise
-            raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
-        self._connection.execute("RELEASE drafts")
-
-    def place(self, drafts: Iterable[StoreDraft]) -> list[Stored]:
-        """Put drafts where they belong; what is there already stays as it is."""
-        stored: list[Stored] = []
-        for draft in drafts:
-            match draft:
-                case TrajectoryDraft():
-                    stored.append(self._open(draft))
-                case EventDraft() | AnnotationDraft():
-                    stored.append(self._append(draft))
-                    if isinstance(draft, EventDraft):
-                        self._bind_waiting("event", draft.id)
-                case Signal():
-                    stored.append(self._signal(draft))
-                case Context():
-                    self._execute("INSERT OR IGNORE INTO contexts VALUES (?,?)", draft.id, msgspec.json.encode(draft))
-                    stored.append(Stored(draft.id))
-                case Content():
-                    stored.append(Stored(self._put(draft.media_type, draft.data)))
-                case Close():
-                    self._close(draft.trajectory_id, draft.reason)
-                    stored.append(Stored(draft.trajectory_id, draft.trajectory_id))
-        return stored
+            return self._write(jobs)
+        except StorageRefused as error:
+            self._heads.clear()
+            if len(jobs) == 1:
+                return [InvalidDraft(f"the drafts can't be stored: {error}")]
+        # one of them is no good: find out which, the others must not suffer
+        return [outcome for job in jobs for outcome in self.write([job])]
 
     def close_idle(self, before: str) -> list[str]:
         """Close what has had no record since `before`; gives the trajectories' ids."""
-        rows = self._execute(
-            "UPDATE trajectories SET closed='idle' WHERE closed IS NULL AND last_at<? RETURNING trajectory_id", before
-        )
-        return [row[0] for row in rows.fetchall()]
+        with self._connection.transaction():
+            rows = self._connection.query(
+                "UPDATE trajectories SET closed='idle' WHERE closed IS NULL AND last_at<:before"
+                " RETURNING trajectory_id",
+                before=before,
+            )
+        self._heads.clear()
+        return [row[0] for row in rows]
 
     def probe(self) -> None:
         """Write and throw away; raises when the disk does not take it."""
-        with self.transaction():
-            self._execute("INSERT OR REPLACE INTO probe VALUES (1, zeroblob(?))", _PROBE_BYTES)
-        with self.transaction():
-            self._execute("DELETE FROM probe")
+        with self._connection.transaction():
+            self._connection.query("DELETE FROM probe")
+            self._connection.insert("probe", "id,data", [(1, bytes(_PROBE_BYTES))])
+        with self._connection.transaction():
+            self._connection.query("DELETE FROM probe")
 
-    def _open(self, draft: TrajectoryDraft) -> Stored:
-        id = draft.trajectory_id
-        if self._execute("SELECT 1 FROM trajectories WHERE trajectory_id=?", id).fetchone():
-            return Stored(id, id, 0)
-        record = chain.seal(self._body(draft), 0, None)
-        session = record.get("session_id")
-        self._insert(record, id, "trajectory", draft.agent.name)
-        self._execute(
-            "INSERT INTO trajectories VALUES (?,?,?,?,?,NULL,1,?)",
-            id, session, draft.agent.name, draft.time, draft.time, record["hash"],
-        )  # fmt: skip
-        self._bind_waiting("trajectory", id)
-        if session is not None:
-            self._bind_waiting("session", session)
-        return Stored(id, id, 0)
+    def erase_key(self, trajectory_id: str) -> None:
+        """Make what is sealed in a trajectory unreadable for ever; its chain goes on verifying.
 
-    def _append(self, draft: EventDraft | AnnotationDraft) -> Stored:
-        known = self._execute("SELECT trajectory_id, seq FROM records WHERE id=?", draft.id).fetchone()
-        if known:
-            return Stored(draft.id, known[0], known[1])
-        head = self._execute(
-            "SELECT next_seq, head, agent FROM trajectories WHERE trajectory_id=?", draft.trajectory_id
-        ).fetchone()
-        if head is None:
-            raise InvalidDraft(f"{draft.id}: trajectory {draft.trajectory_id} was never opened")
-        seq, previous, agent = head
-        record = chain.seal(self._body(draft), seq, previous)
-        self._insert(record, draft.id, draft.kind, agent)
-        self._execute(
-            "UPDATE trajectories SET next_seq=?, head=?, last_at=max(last_at, ?) WHERE trajectory_id=?",
-            seq + 1, record["hash"], draft.time, draft.trajectory_id,
-        )  # fmt: skip
-        if isinstance(draft, EventDraft) and draft.kind == "outcome":
-            self._close(draft.trajectory_id, "outcome")
-        if isinstance(draft, AnnotationDraft) and draft.name == ENDING_ANNOTATION:
-            self._close(draft.trajectory_id, "outcome")
-        return Stored(draft.id, draft.trajectory_id, seq)
+        The key stays erased: it is not taken again, from whatever copy it comes.
+        """
+        with self._connection.transaction():
+            self._connection.insert("trajectory_keys", "trajectory_id,key_version", [(trajectory_id, 0)], ignore=True)
+            self._connection.update("trajectory_keys", "wrapped", "trajectory_id", [(None, trajectory_id)])
+            self._connection.query("DELETE FROM sealed WHERE trajectory_id=:id", id=trajectory_id)
+        self._connection.scrub()
 
-    def _signal(self, signal: Signal) -> Stored:
-        id = signal.annotation.id
-        trajectory = self._find(signal)
-        known = self._execute("SELECT trajectory_id, seq FROM records WHERE id=?", id).fetchone()
-        if known:
-            return Stored(id, known[0], known[1])
-        if trajectory is None:
-            self._execute(
-                "INSERT OR IGNORE INTO pending VALUES (?,?,?,?)",
-                id, signal.target_kind, signal.target, msgspec.json.encode(signal),
-            )  # fmt: skip
-            self._pending += 1
-            return Stored(id, bound=False)
-        event = signal.target if signal.target_kind == "event" else msgspec.UNSET
-        target = Target(trajectory_id=trajectory, event_id=event)
-        changes: dict[str, Any] = {"trajectory_id": trajectory, "targets": [target]}
-        if signal.annotation.chosen is not msgspec.UNSET:
-            changes["chosen"] = target
-        return self._append(msgspec.structs.replace(signal.annotation, **changes))
+    def rewrap(self, version: int, wrap: Callable[[str, int, bytes], bytes]) -> int:
+        """Wrap every key that an older version of the tenant's key wraps by this version; gives their number.
 
-    def _find(self, signal: Signal) -> str | None:
-        """The trajectory a signal is about, among those it may be about."""
-        match signal.target_kind:
-            case "event":
-                row = self._execute(
-                    "SELECT trajectory_id FROM records WHERE id=? AND record='event' AND agent=?",
-                    signal.target, signal.agent,
-                ).fetchone()  # fmt: skip
-            case "trajectory":
-                row = self._execute(
-                    "SELECT trajectory_id FROM trajectories WHERE trajectory_id=? AND agent=?",
-                    signal.target, signal.agent,
-                ).fetchone()  # fmt: skip
-            case "session":
-                # a header without a purpose came with an agent's own traffic
-                row = self._execute(
-                    "SELECT t.trajectory_id FROM trajectories t"
-                    " JOIN records r ON r.trajectory_id=t.trajectory_id AND r.seq=0"
-                    " WHERE t.session_id=?1 AND t.agent=?2 AND (?3 IS NULL OR"
-                    " coalesce(json_extract(CAST(r.body AS TEXT), '$.ext.purpose'), 'serve')=?3)"
-                    " ORDER BY t.rowid DESC LIMIT 1",
-                    signal.target, signal.agent, signal.purpose,
-                ).fetchone()  # fmt: skip
-        return row[0] if row else None
+        `wrap` gets the trajectory, the version that wraps its key now, and the wrapped key.
+        """
+        done = 0
+        while True:
+            with self._connection.transaction():
+                rows = self._connection.query(
+                    "SELECT trajectory_id, key_version, wrapped FROM trajectory_keys"
+                    " WHERE key_version<:version AND wrapped IS NOT NULL LIMIT :limit",
+                    version=version,
+                    limit=_REWRAPPED_AT_ONCE,
+                )
+                changed = [(version, wrap(id, before, bytes(wrapped)), id) for id, before, wrapped in rows]
+                self._connection.update("trajectory_keys", "key_version,wrapped", "trajectory_id", changed)
+            done += len(rows)
+            if len(rows) < _REWRAPPED_AT_ONCE:
+                self._connection.scrub()
+                return done
 
-    def _bind_waiting(self, target_kind: str, target: str) -> None:
-        if not self._pending:
-            return
-        rows = self._execute(
-            "SELECT id, body FROM pending WHERE target_kind=? AND target=? ORDER BY rowid", target_kind, target
-        ).fetchall()
-        for id, body in rows:
-            if self._signal(msgspec.json.decode(body, type=Signal)).bound:
-                self._execute("DELETE FROM pending WHERE id=?", id)
-        if rows:
-            self._pending = self._count_pending()
+    def sweep(self) -> int:
+        """Remove the blobs that no record's content is in; gives their number."""
+        removed = 0
+        for folder in self._blobs.folders(self._tenant):
+            with self._connection.transaction():
+                removed += self._blobs.sweep(folder, self._parts_among)
+        return removed
 
-    def _close(self, trajectory_id: str, reason: str) -> None:
-        self._execute(
-            "UPDATE trajectories SET closed=? WHERE trajectory_id=? AND (closed IS NULL OR closed='idle')",
-            reason,
-            trajectory_id,
+    # -- what placing asks for
+
+    def head(self, trajectory_id: str) -> Head | None:
+        rows = self._connection.query(f"{_HEAD} WHERE trajectory_id=:id", id=trajectory_id)
+        return Head(*rows[0]) if rows else None
+
+    def latest(self, session_id: str, agent: str, purpose: str | None) -> Head | None:
+        rows = self._connection.query(
+            f"{_HEAD} WHERE session_id=:session AND agent=:agent AND (CAST(:purpose AS TEXT) IS NULL"
+            " OR purpose=:purpose) ORDER BY opened DESC LIMIT 1",
+            session=session_id,
+            agent=agent,
+            purpose=purpose,
         )
+        return Head(*rows[0]) if rows else None
 
-    def _count_pending(self) -> int:
-        return int(self._execute("SELECT count(*) FROM pending").fetchone()[0])
+    # -- one transaction
 
-    def _body(self, draft: TrajectoryDraft | EventDraft | AnnotationDraft) -> dict[str, Any]:
-        body = parts.externalize(msgspec.to_builtins(draft), self._put)
+    def _write(self, jobs: Sequence[Drafts]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
         try:
-            canonical(body)
-        except ValueError:
-            body = _within_json(body)
-        return body
+            with self._connection.transaction() as undisturbed:
+                if not undisturbed:
+                    self._heads.clear()
+                    self._any_pending = self._look_for_pending()
+                placing = self._placing(jobs)
+                for drafts in jobs:
+                    try:
+                        outcomes.append(placing.place(drafts))
+                    except InvalidDraft as error:
+                        outcomes.append(error)
+                    if placing.size > _MAX_TRANSACTION_BYTES:
+                        break
+                self._flush(placing)
+                faults.reach("before_commit")
+            faults.reach("after_commit")
+        except BaseException:
+            self._heads.clear()
+            self._any_pending = True
+            raise
+        while len(self._heads) > _MAX_HEADS:
+            del self._heads[next(iter(self._heads))]
+        return outcomes
 
-    def _put(self, media_type: str, data: bytes) -> str:
-        digest = digest_bytes(data)
-        self._execute("INSERT OR IGNORE INTO parts VALUES (?,?,?)", digest, media_type, data)
-        return digest
+    def _placing(self, jobs: Sequence[Drafts]) -> Placing:
+        """Everything the drafts are likely to need, in as few questions as possible."""
+        ids: set[str] = set()
+        trajectories: set[str] = set()
+        targets: set[str] = set()
+        for drafts in jobs:
+            for draft in drafts:
+                match draft:
+                    case EventDraft() | AnnotationDraft():
+                        ids.add(draft.id)
+                        trajectories.add(draft.trajectory_id)
+                    case TrajectoryDraft():
+                        trajectories.add(draft.trajectory_id)
+                        if isinstance(draft.session_id, str):
+                            targets.add(draft.session_id)
+                    case Signal():
+                        ids.update((draft.annotation.id, draft.target))
+        waiting: dict[tuple[str, str], tuple[Signal, ...]] = {}
+        if self._any_pending:
+            for signal in self._pending(targets | ids | trajectories):
+                where = (signal.target_kind, signal.target)
+                waiting[where] = (*waiting.get(where, ()), signal)
+                ids.add(signal.annotation.id)
+        self._load_heads(trajectories)
+        position = self._connection.next_position()
+        return Placing(self, position, self._heads, self._known(ids), waiting)
 
-    def _insert(self, record: dict[str, Any], id: str, kind: str, agent: str) -> None:
-        self._execute(
-            "INSERT INTO records (id, trajectory_id, seq, record, kind, agent, committed, body)"
-            " VALUES (?,?,?,?,?,?,?,?)",
-            id, record["trajectory_id"], record["seq"], record["record"], kind, agent, time.time(),
-            orjson.dumps(record),
-        )  # fmt: skip
+    def _pending(self, targets: Iterable[str]) -> list[Signal]:
+        rows = self._connection.query(
+            "SELECT body FROM pending WHERE target IN :targets ORDER BY arrived, id", targets=list(targets)
+        )
+        return [msgspec.json.decode(row[0], type=Signal) for row in rows]
 
-    def _execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        return self._connection.execute(sql, values)
+    def _known(self, ids: Iterable[str]) -> dict[str, Known]:
+        if not ids:
+            return {}
+        rows = self._connection.query(
+            "SELECT id, trajectory_id, seq, record, agent FROM records WHERE id IN :ids", ids=list(ids)
+        )
+        return {id: Known(*rest) for id, *rest in rows}
 
+    def _load_heads(self, trajectories: Iterable[str]) -> None:
+        missing = [id for id in trajectories if id not in self._heads]
+        if missing:
+            for row in self._connection.query(f"{_HEAD} WHERE trajectory_id IN :ids", ids=missing):
+                self._heads[row[0]] = Head(*row)
 
-def _within_json(value: Any) -> Any:
-    """Integers that a JSON number can't hold exactly become text: the record must have a canonical form."""
-    if isinstance(value, dict):
-        return {key: _within_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_within_json(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _SAFE_INTEGER:
-        return str(value)
-    return value
+    def _look_for_pending(self) -> bool:
+        return bool(self._connection.query("SELECT 1 FROM pending LIMIT 1"))
+
+    def _flush(self, placing: Placing) -> None:
+        faults.reach("before_write")
+        write = self._connection
+        if placing.contents:
+            write.insert("parts", "digest,media_type,data,apart", self._parts(placing), ignore=True)
+        if placing.contexts:
+            write.insert("contexts", "id,body", placing.contexts.items(), ignore=True)
+        if placing.records:
+            self._insert_records(placing)
+        faults.reach("in_write")
+        self._write_heads(placing)
+        if placing.pending or placing.bound:
+            self._write_pending(placing)
+        if placing.sealed:
+            sealed = [(id, trajectory, data) for id, (trajectory, data) in placing.sealed.items()]
+            write.insert("sealed", "id,trajectory_id,data", sealed, ignore=True)
+        if placing.keys:
+            keys = [(trajectory, version, wrapped) for trajectory, (version, wrapped) in placing.keys.items()]
+            write.insert("trajectory_keys", "trajectory_id,key_version,wrapped", keys, ignore=True)
+
+    def _insert_records(self, placing: Placing) -> None:
+        position, now = self._connection.next_position(), time.time()
+        rows = [
+            (position + offset, id, trajectory, seq, record, kind, agent, now, body)
+            for offset, (id, trajectory, seq, record, kind, agent, body) in enumerate(placing.records)
+        ]
+        columns = "position,id,trajectory_id,seq,record,kind,agent,committed,body"
+        self._connection.insert("records", columns, rows)
+        self._connection.used_position(position + len(rows) - 1)
+
+    def _write_heads(self, placing: Placing) -> None:
+        opened = [self._heads[id] for id in placing.opened]
+        changed = [self._heads[id] for id in placing.changed if id not in placing.opened]
+        if opened:
+            self._connection.insert(
+                "trajectories",
+                "trajectory_id,session_id,agent,purpose,opened,opened_at,last_at,closed,next_seq,head",
+                [msgspec.structs.astuple(head) for head in opened],
+            )
+        if changed:
+            rows = [(head.last_at, head.closed, head.next_seq, head.hash, head.trajectory_id) for head in changed]
+            self._connection.update("trajectories", "last_at,closed,next_seq,head", "trajectory_id", rows)
+
+    def _write_pending(self, placing: Placing) -> None:
+        position = self._connection.next_position()
+        rows = [
+            (id, signal.target_kind, signal.target, msgspec.json.encode(signal), position)
+            for id, signal in placing.pending.items()
+            if id not in placing.bound
+        ]
+        if rows:
+            self._connection.insert("pending", "id,target_kind,target,body,arrived", rows, ignore=True)
+        if placing.bound:
+            self._connection.query("DELETE FROM pending WHERE id IN :ids", ids=list(placing.bound))
+        self._any_pending = self._look_for_pending()
+
+    def _parts(self, placing: Placing) -> list[tuple[str, str, bytes, int | None]]:
+        """The rows of the content; what is large is put into the blob store before its row is written."""
+        large = [digest for digest, (_, data) in placing.contents.items() if self._blobs.takes(len(data))]
+        known = self._parts_among(large) if large else set()
+        result: list[tuple[str, str, bytes, int | None]] = []
+        for digest, (media_type, data) in placing.contents.items():
+            if digest in known:
+                continue
+            if self._blobs.takes(len(data)):
+                self._blobs.put(self._tenant, digest, data)
+                result.append((digest, media_type, b"", len(data)))
+            else:
+                result.append((digest, media_type, data, None))
+        return result
+
+    def _parts_among(self, digests: list[str]) -> set[str]:
+        return {row[0] for row in self._connection.query("SELECT digest FROM parts WHERE digest IN :ids", ids=digests)}

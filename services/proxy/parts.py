@@ -39,6 +39,11 @@ def externalize(record: dict[str, Any], put: Put) -> dict[str, Any]:
     return {key: _outward(key, value, put, key in _FREE_FORM) for key, value in record.items()}
 
 
+def may_have_stand_ins(data: bytes) -> bool:
+    """Could a record with this JSON hold something in the form of a stand-in?"""
+    return b'"media_type"' in data
+
+
 def internalize(value: Any, get: Get) -> Any:
     """The value with every stand-in for stored content replaced by the content."""
     if isinstance(value, dict):

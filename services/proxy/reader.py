@@ -1,12 +1,10 @@
-"""Reading the event log: from any process, while the gateway writes."""
+"""Reading the event log: from any process, while the gateway writes, whatever database it is in."""
 
 from __future__ import annotations
 
 import heapq
-import sqlite3
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +13,17 @@ import orjson
 
 from atdp import chain
 from atdp.canonical import digest, digest_bytes
-from services.proxy import parts, tables
+from evoplane.settings import Settings
+from services.proxy import parts
+from services.proxy.blobs import Blobs
+from services.proxy.engines.base import Engine, Row
+from services.proxy.engines.opening import open_blobs, open_engine
+from services.proxy.engines.sqlite import SqliteEngine
 
 Cursor = dict[str, int]
 """How far a consumer has read: the last position seen, by tenant. Hand it back to go on exactly there."""
+
+_NO_LIMIT = 2**62
 
 
 class TrajectoryRow(NamedTuple):
@@ -34,23 +39,24 @@ class TrajectoryRow(NamedTuple):
     """Records in the chain, the header not counted."""
 
 
-class StoreReader:
-    """Read-only access to every tenant's log under `root`."""
+def open_reader(settings: Settings) -> StoreReader:
+    """The deployment's event log, for reading; close it after use. Everything raises `StorageFailed`."""
+    return StoreReader(settings.store_dir, engine=open_engine(settings), blobs=open_blobs(settings))
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._connections: dict[str, sqlite3.Connection] = {}
-        self._lock = threading.RLock()
+
+class StoreReader:
+    """Read-only access to every tenant's log; by default those in files under `root`."""
+
+    def __init__(self, root: Path, *, engine: Engine | None = None, blobs: Blobs | None = None) -> None:
+        self._connection = (engine or SqliteEngine(root)).reading()
+        self._blobs = blobs or Blobs(str(root / "blobs"))
 
     def close(self) -> None:
-        with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
+        self._connection.close()
 
     def tenants(self) -> list[str]:
         """Tenants that have a log."""
-        return sorted(path.stem for path in self._root.glob("*.sqlite"))
+        return self._connection.tenants()
 
     def trajectories(
         self, tenant: str, agent: str | None = None, since: str | None = None, limit: int | None = None
@@ -59,14 +65,17 @@ class StoreReader:
         rows = self._rows(
             tenant,
             "SELECT trajectory_id, session_id, agent, opened_at, last_at, closed, next_seq - 1 FROM trajectories"
-            " WHERE (?1 IS NULL OR agent=?1) AND (?2 IS NULL OR last_at>=?2) ORDER BY rowid DESC LIMIT ?3",
-            agent, since, -1 if limit is None else limit,
-        )  # fmt: skip
+            " WHERE (CAST(:agent AS TEXT) IS NULL OR agent=:agent)"
+            " AND (CAST(:since AS TEXT) IS NULL OR last_at>=:since) ORDER BY opened DESC LIMIT :limit",
+            agent=agent,
+            since=since,
+            limit=_NO_LIMIT if limit is None else limit,
+        )
         return [TrajectoryRow(tenant, *row) for row in rows]
 
     def records(self, tenant: str, trajectory_id: str) -> list[dict[str, Any]]:
         """The chain of a trajectory: header, events, annotations, in `seq` order."""
-        rows = self._rows(tenant, "SELECT body FROM records WHERE trajectory_id=? ORDER BY seq", trajectory_id)
+        rows = self._rows(tenant, "SELECT body FROM records WHERE trajectory_id=:id ORDER BY seq", id=trajectory_id)
         return [orjson.loads(row[0]) for row in rows]
 
     def events(
@@ -95,7 +104,7 @@ class StoreReader:
 
     def contexts(self, tenant: str, id: str) -> dict[str, Any] | None:
         """The context record an event's `ctx` names."""
-        row = self._row(tenant, "SELECT body FROM contexts WHERE id=?", id)
+        row = self._row(tenant, "SELECT body FROM contexts WHERE id=:id", id=id)
         return orjson.loads(row[0]) if row else None
 
     def tools(self, tenant: str, context_id: str) -> list[dict[str, Any]]:
@@ -112,16 +121,31 @@ class StoreReader:
 
     def record(self, tenant: str, id: str) -> dict[str, Any] | None:
         """One event or annotation by its id, as stored."""
-        row = self._row(tenant, "SELECT body FROM records WHERE id=?", id)
+        row = self._row(tenant, "SELECT body FROM records WHERE id=:id", id=id)
         return orjson.loads(row[0]) if row else None
 
     def find_event(self, event_id: str) -> tuple[str, str] | None:
         """(tenant, trajectory) of an event, whoever's it is: for operators, not for tenants."""
         for tenant in self.tenants():
-            row = self._row(tenant, "SELECT trajectory_id FROM records WHERE id=?", event_id)
+            row = self._row(tenant, "SELECT trajectory_id FROM records WHERE id=:id", id=event_id)
             if row:
                 return tenant, row[0]
         return None
+
+    def sealed(self, tenant: str, id: str) -> bytes | None:
+        """The ciphertext of a sealed leaf; None when there is none, or none any more."""
+        row = self._row(tenant, "SELECT data FROM sealed WHERE id=:id", id=id)
+        return bytes(row[0]) if row else None
+
+    def trajectory_key(self, tenant: str, trajectory_id: str) -> tuple[int, bytes] | None:
+        """A trajectory's data key: the version of the tenant's key that wraps it, and the wrapped key.
+
+        None when it has none, or when it was erased.
+        """
+        row = self._row(
+            tenant, "SELECT key_version, wrapped FROM trajectory_keys WHERE trajectory_id=:id", id=trajectory_id
+        )
+        return (row[0], bytes(row[1])) if row and row[1] is not None else None
 
     def resolve(self, tenant: str, record: dict[str, Any]) -> dict[str, Any]:
         """The record with content loaded, and message and token prefixes written out."""
@@ -139,11 +163,11 @@ class StoreReader:
 
         All as of one moment, so that a gateway that writes meanwhile is no alteration.
         """
-        with self._snapshot(tenant):
+        with self.snapshot(tenant):
             return self._verify(tenant, trajectory_id)
 
     def _verify(self, tenant: str, trajectory_id: str) -> list[str]:
-        head = self._row(tenant, "SELECT next_seq, head FROM trajectories WHERE trajectory_id=?", trajectory_id)
+        head = self._row(tenant, "SELECT next_seq, head FROM trajectories WHERE trajectory_id=:id", id=trajectory_id)
         if head is None:
             return [f"{trajectory_id}: no such trajectory"]
         records = self.records(tenant, trajectory_id)
@@ -205,48 +229,36 @@ class StoreReader:
     def _after(
         self, tenant: str, agent: str, position: int, kinds: list[str] | None, limit: int
     ) -> list[tuple[float, str, int, bytes]]:
+        chosen = "" if kinds is None else "AND kind IN :kinds"
+        values = {} if kinds is None else {"kinds": kinds}
+        where = f"position>:position AND agent=:agent AND record!='trajectory' {chosen}"
+        statement = f"SELECT committed, position, body FROM records WHERE {where} ORDER BY position LIMIT :limit"  # noqa: S608
         rows = self._rows(
             tenant,
-            "SELECT committed, position, body FROM records WHERE position>?1 AND agent=?2 AND record!='trajectory'"
-            " AND (?3 IS NULL OR kind IN (SELECT value FROM json_each(?3))) ORDER BY position LIMIT ?4",
-            position, agent, None if kinds is None else orjson.dumps(kinds).decode(), limit,
-        )  # fmt: skip
-        return [(row[0], tenant, row[1], row[2]) for row in rows]
+            statement,
+            position=position,
+            agent=agent,
+            limit=limit,
+            **values,
+        )
+        return [(row[0], tenant, row[1], bytes(row[2])) for row in rows]
 
     def _part(self, tenant: str, digest: str) -> bytes | None:
-        row = self._row(tenant, "SELECT data FROM parts WHERE digest=?", digest)
-        return row[0] if row else None
+        row = self._row(tenant, "SELECT data, apart FROM parts WHERE digest=:digest", digest=digest)
+        if row is None:
+            return None
+        return bytes(row[0]) if row[1] is None else self._blobs.get(tenant, digest)
 
-    def _row(self, tenant: str, sql: str, *values: Any) -> sqlite3.Row | None:
-        rows = self._rows(tenant, sql, *values)
+    def snapshot(self, tenant: str) -> AbstractContextManager[None]:
+        """Whatever is read of the tenant in here is as of one moment."""
+        return self._connection.snapshot(tenant)
+
+    def _row(self, tenant: str, statement: str, **values: Any) -> Row | None:
+        rows = self._rows(tenant, statement, **values)
         return rows[0] if rows else None
 
-    def _rows(self, tenant: str, sql: str, *values: Any) -> list[sqlite3.Row]:
-        with self._lock:
-            connection = self._connection(tenant)
-            return connection.execute(sql, values).fetchall() if connection is not None else []
-
-    @contextmanager
-    def _snapshot(self, tenant: str) -> Iterator[None]:
-        """Whatever is read in here is as of one moment."""
-        with self._lock:
-            connection = self._connection(tenant)
-            if connection is None:
-                yield
-                return
-            connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                connection.execute("ROLLBACK")
-
-    def _connection(self, tenant: str) -> sqlite3.Connection | None:
-        connection = self._connections.get(tenant)
-        if connection is None:
-            connection = tables.open_for_reading(self._root, tenant)
-            if connection is not None:
-                self._connections[tenant] = connection
-        return connection
+    def _rows(self, tenant: str, statement: str, **values: Any) -> list[Row]:
+        return self._connection.query(tenant, statement, **values)
 
 
 def _without(message: dict[str, Any], key: str) -> dict[str, Any]:

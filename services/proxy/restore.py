@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from atdp import messages
 from atdp.records import TrajectoryDraft
 from registry.tenants import Key
 from services.proxy.conversation import Seed
+from services.proxy.engines.base import StorageFailed
 from services.proxy.reader import StoreReader, TrajectoryRow
 from services.proxy.sessions import PendingCall, Session, Step
 
@@ -47,7 +47,7 @@ def restore(reader: StoreReader, keys: Mapping[str, Key], since: str) -> list[Se
 def _open(reader: StoreReader, tenant: str, since: str) -> list[TrajectoryRow]:
     try:
         rows = reader.trajectories(tenant, since=since, limit=_AT_MOST)
-    except sqlite3.Error:
+    except StorageFailed:
         _log.exception("the sessions of %s can't be restored", tenant)
         return []
     return [row for row in reversed(rows) if row.closed is None]

@@ -1,9 +1,10 @@
-"""Where drafts wait while the store can't commit: an append-only file, forced to the disk.
+"""Where a tenant's drafts wait while its log can't be written: append-only segments, forced to the disk.
 
-One line a job: 8 hex digits of CRC-32, a space, JSON. A line that a crash cut short fails its
-checksum and ends the file; it was never acknowledged. The file is emptied only after everything
-in it was committed, so a crash while draining repeats work and loses none. What can't be read or
-placed goes to `spool.rejected.jsonl` beside it, in the same form, for a person to look at.
+A frame a job: 8 hex digits of CRC-32, 8 of the length, JSON, a newline. A segment is removed only after
+everything in it was committed, so a crash while draining repeats work and loses none: whatever is
+stored is idempotent by id. A frame cut short at the end of a segment was never acknowledged and is dropped.
+What is damaged, or can't be placed, goes to `rejected.jsonl` beside the segments, for a person to look at;
+what comes after it is read on.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
+from services.proxy import faults
 from services.proxy.drafts import InvalidDraft, StoreDraft
 
 _log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 * 2**20
 """Enough for an hour of a busy gateway; beyond it the gateway refuses rather than fill the disk."""
+SEGMENT_BYTES = 8 * 2**20
+"""A segment that has reached this is closed: what a crash while draining repeats, at most."""
 
-_PROBE = b"00000000 probe\n"
+_HEADER_BYTES = 18
+_PROBE = b"00000000 00000005 probe\n"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -33,28 +39,43 @@ class Job(msgspec.Struct, frozen=True):
     drafts: list[StoreDraft]
 
 
+class Batch(msgspec.Struct, frozen=True):
+    """The oldest jobs that wait, and where in the spool they end."""
+
+    jobs: list[Job]
+    segment: int
+    end: int
+
+
 class SpoolFull(OSError):
     """The spool holds as much as it may."""
 
 
 class Spool:
-    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        self._path = path
-        self._rejected = path.with_name(f"{path.stem}.rejected.jsonl")
+    """The segments in one folder; one process, one thread."""
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, segment_bytes: int = SEGMENT_BYTES) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _sync_directory(folder.parent)
+        self._folder = folder
         self._max_bytes = max_bytes
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        _sync_directory(path.parent)
-        self._size = self._end_of_whole_lines()
-        os.ftruncate(self._file, self._size)
+        self._segment_bytes = segment_bytes
+        self._sizes = {int(path.stem): path.stat().st_size for path in sorted(folder.glob("[0-9]*.jsonl"))}
+        """Segments that wait, oldest first, with their bytes."""
+        self._last = max(self._sizes, default=0)
+        self._file: int | None = None
+        """The last segment, while it may be written to."""
+        self._offset = 0
+        """How much of the oldest segment is drained."""
 
     @property
     def empty(self) -> bool:
-        return self._size == 0
+        return not self._sizes
 
     @property
     def size(self) -> int:
-        """Bytes waiting."""
-        return self._size
+        """Bytes on the disk."""
+        return sum(self._sizes.values())
 
     def append(self, jobs: Iterable[Job]) -> list[InvalidDraft | None]:
         """Make the jobs durable, all or none; raises `OSError` when that is impossible.
@@ -62,96 +83,183 @@ class Spool:
         A job that could not be read back is left out and named in the answer, which has one item a job:
         it must not be acknowledged.
         """
-        lines: list[bytes] = []
+        frames: list[bytes] = []
         refused: list[InvalidDraft | None] = []
         for job in jobs:
             try:
-                lines.append(_readable(job))
+                frames.append(_readable(job))
                 refused.append(None)
             except InvalidDraft as error:
                 refused.append(error)
-        data = b"".join(lines)
-        if self._size + len(data) > self._max_bytes:
-            raise SpoolFull(f"the spool {self._path} holds {self._size} bytes and may hold {self._max_bytes}")
-        try:
-            self._write(data)
-        except OSError:
-            self._cut(self._size)
-            raise
-        self._size += len(data)
+        if frames:
+            data = b"".join(frames)
+            if self.size + len(data) > self._max_bytes:
+                raise SpoolFull(f"the spool {self._folder} holds {self.size} bytes and may hold {self._max_bytes}")
+            self._append(data)
         return refused
 
-    def jobs(self) -> Iterator[Job]:
-        """What waits, oldest first. A line that is whole but can't be read is put aside."""
-        with self._path.open("rb") as lines:
-            for line in lines:
-                try:
-                    yield msgspec.json.decode(line[9:], type=Job)
-                except msgspec.DecodeError:
-                    _log.exception("spool line can't be decoded and is put aside: %r", line[:200])
-                    self._put_aside(line)
+    def read(self, max_jobs: int, max_bytes: int) -> Batch | None:
+        """The oldest jobs that wait; None when none do. A frame that can't be read is put aside."""
+        if not self._sizes:
+            return None
+        number = min(self._sizes)
+        jobs: list[Job] = []
+        offset, until = self._offset, self._sizes[number]
+        with self._path(number).open("rb") as segment:
+            while offset < until and len(jobs) < max_jobs and offset - self._offset < max_bytes:
+                payload, offset = self._next(segment, offset, until)
+                if payload is not None:
+                    self._decode(payload, jobs)
+        return Batch(jobs, number, offset)
+
+    def drained(self, batch: Batch) -> None:
+        """Forget a batch: it is in the log now."""
+        self._offset = batch.end
+        if batch.end < self._sizes[batch.segment]:
+            return
+        faults.reach("before_segment_removal")
+        if batch.segment == self._last:
+            self._close_segment()
+        self._path(batch.segment).unlink()
+        del self._sizes[batch.segment]
+        self._offset = 0
+        faults.reach("after_segment_removal")
+        _sync_directory(self._folder)
 
     def reject(self, job: Job) -> None:
-        """Put a job aside that the store won't take; durable when this returns, raises `OSError` when it can't be."""
-        self._put_aside(_line(msgspec.json.encode(job)))
-
-    def clear(self) -> None:
-        """Forget everything: it is in the store now."""
-        self._cut(0)
-        self._size = 0
+        """Put a job aside that the log won't take; durable when this returns, raises `OSError` when it can't be."""
+        self._put_aside(_frame(msgspec.json.encode(job)))
 
     def probe(self) -> None:
         """Raises `OSError` when the spool could not take a job now."""
-        if self._size >= self._max_bytes:
-            raise SpoolFull(f"the spool {self._path} is full")
+        if self.size >= self._max_bytes:
+            raise SpoolFull(f"the spool {self._folder} is full")
+        probe = self._folder / "probe"
         try:
-            self._write(_PROBE)
+            _write_new(probe, _PROBE)
         finally:
-            self._cut(self._size)
+            probe.unlink(missing_ok=True)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._close_segment()
 
-    def _put_aside(self, line: bytes) -> None:
-        with self._rejected.open("ab") as file:
-            file.write(line)
+    def _append(self, data: bytes) -> None:
+        if self._file is None or self._sizes[self._last] >= self._segment_bytes:
+            self._rotate()
+        assert self._file is not None
+        try:
+            faults.reach("before_spool_write")
+            half = len(data) // 2
+            _write(self._file, data[:half])
+            faults.reach("in_spool_write")
+            _write(self._file, data[half:])
+            faults.reach("after_spool_write")
+            os.fdatasync(self._file)
+            faults.reach("after_spool_sync")
+        except OSError:
+            self._give_up_segment()
+            raise
+        self._sizes[self._last] += len(data)
+
+    def _rotate(self) -> None:
+        self._close_segment()
+        number = self._last + 1
+        self._file = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._last = number
+        self._sizes[number] = 0
+        faults.reach("in_spool_rotation")
+        _sync_directory(self._folder)
+
+    def _give_up_segment(self) -> None:
+        """Nothing more is written behind a write that failed; what it left is cut off if that is possible."""
+        assert self._file is not None
+        size = self._sizes[self._last]
+        try:
+            os.ftruncate(self._file, size)
+        finally:
+            self._close_segment()
+            if size == 0:
+                self._path(self._last).unlink(missing_ok=True)
+                del self._sizes[self._last]
+
+    def _close_segment(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _next(self, segment: BinaryIO, offset: int, until: int) -> tuple[bytes | None, int]:
+        """The payload of the frame at `offset`, None when there is none to be had, and where the next one begins."""
+        segment.seek(offset)
+        header = segment.read(min(_HEADER_BYTES, until - offset))
+        length = _length(header)
+        if length is not None and offset + _HEADER_BYTES + length + 1 <= until:
+            payload = segment.read(length)
+            if header[:8] == b"%08x" % zlib.crc32(payload):
+                return payload, offset + _HEADER_BYTES + length + 1
+        segment.seek(offset)
+        line = segment.readline(until - offset)
+        if line.endswith(b"\n"):
+            _log.error("%s: the frame at byte %d is damaged and is put aside", segment.name, offset)
+            self._put_aside(line)
+        else:
+            _log.warning("%s: the part behind byte %d was cut short by a crash; dropped", segment.name, offset)
+        return None, offset + len(line)
+
+    def _decode(self, payload: bytes, jobs: list[Job]) -> None:
+        try:
+            jobs.append(msgspec.json.decode(payload, type=Job))
+        except msgspec.DecodeError:
+            _log.exception("a spooled job can't be decoded and is put aside: %r", payload[:200])
+            self._put_aside(_frame(payload))
+
+    def _put_aside(self, frame: bytes) -> None:
+        with (self._folder / "rejected.jsonl").open("ab") as file:
+            file.write(frame)
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(self._rejected.parent)
+        _sync_directory(self._folder)
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
-        os.fdatasync(self._file)
-
-    def _cut(self, size: int) -> None:
-        os.ftruncate(self._file, size)
-        os.fdatasync(self._file)
-
-    def _end_of_whole_lines(self) -> int:
-        end = 0
-        with self._path.open("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n") or line != _line(line[9:-1]):
-                    _log.warning("%s: the part behind byte %d was cut short by a crash; dropped", self._path, end)
-                    break
-                end += len(line)
-        return end
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08}.jsonl"
 
 
 def _readable(job: Job) -> bytes:
-    """The job's line, after reading it back; raises `InvalidDraft` when that does not work."""
+    """The job's frame, after reading it back; raises `InvalidDraft` when that does not work."""
     try:
         data = msgspec.json.encode(job)
         msgspec.json.decode(data, type=Job)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidDraft(f"the drafts can't be spooled: {error}") from error
-    return _line(data)
+    return _frame(data)
 
 
-def _line(data: bytes) -> bytes:
-    return b"%08x %b\n" % (zlib.crc32(data), data)
+def _frame(data: bytes) -> bytes:
+    return b"%08x %08x %b\n" % (zlib.crc32(data), len(data), data)
+
+
+def _length(header: bytes) -> int | None:
+    """What a frame's header says about its payload; None when it is no header."""
+    if len(header) < _HEADER_BYTES or header[8:9] != b" " or header[17:18] != b" ":
+        return None
+    try:
+        return int(header[9:17], 16)
+    except ValueError:
+        return None
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        _write(file, data)
+        os.fdatasync(file)
+    finally:
+        os.close(file)
 
 
 def _sync_directory(path: Path) -> None:

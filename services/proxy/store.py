@@ -1,9 +1,8 @@
-"""The event store: one writer thread, group commit, and a spool for when the disk says no.
+"""The event store: one writer thread, group commit, and a spool for when the database says no.
 
-Whatever is queued when the writer looks is committed in one transaction a tenant (SQLite WAL,
-`synchronous=FULL`). `append` returns when its drafts are on the disk, in the store or in the
-spool; when neither takes them it raises, and nothing may be acknowledged. While the spool holds
-anything, new drafts queue behind it, so that order is kept.
+Whatever is queued when the writer looks is committed in one transaction a tenant. `append` returns when its
+drafts are durable, in the log or in the spool; when neither takes them it raises, and nothing may be
+acknowledged.
 """
 
 from __future__ import annotations
@@ -11,32 +10,48 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from concurrent.futures import Future as ThreadFuture
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar
 
-from services.proxy import tables
+from evoplane.settings import Settings
+from services.proxy.blobs import Blobs
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, StorageFailed, require_tenant
+from services.proxy.engines.opening import open_blobs, open_engine
+from services.proxy.engines.sqlite import SqliteEngine
 from services.proxy.log import TenantLog
-from services.proxy.reader import Cursor, StoreReader, TrajectoryRow
-from services.proxy.spool import Job, Spool
+from services.proxy.reader import Cursor, StoreReader, TrajectoryRow, open_reader
+from services.proxy.slots import Slot, Slots
+from services.proxy.spool import MAX_BYTES, Job
+from services.proxy.tenant_writer import Result, State, StoreCounters, TenantWriter
 
-__all__ = ["Cursor", "EventStore", "StoreReader", "StoreUnavailable", "Stored", "TrajectoryRow"]
+__all__ = [
+    "Cursor",
+    "EventStore",
+    "InvalidDraft",
+    "StoreCounters",
+    "StoreReader",
+    "StoreUnavailable",
+    "Stored",
+    "TrajectoryRow",
+    "open_reader",
+    "open_store",
+]
 
 _log = logging.getLogger(__name__)
-
-State = Literal["ok", "spooling", "refusing"]
 
 _MAX_BATCH = 512
 """Jobs in one transaction at most: bounds how long a commit can take."""
 _MAX_QUEUE = 20_000
 """Jobs waiting for the writer at most: bounds memory when the disk stalls."""
-_RETRY_S = 0.5
-"""How often a store that failed is tried again."""
+
+_WORST_FIRST: tuple[State, ...] = ("refusing", "spooling", "ok")
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -44,58 +59,73 @@ class _Waiting:
     job: Job
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Stored]]
-    outcome: list[Stored] | Exception | None = None
+    outcome: Result | None = None
 
 
 @dataclass
 class _Task:
     """Something else to do on the writer's thread."""
 
-    run: Callable[[], object]
+    run: Callable[[], None]
 
 
-@dataclass
-class StoreCounters:
-    """For the metrics page."""
-
-    jobs: int = 0
-    commits: int = 0
-    commit_seconds: float = 0.0
-    spooled: int = 0
-    refused: int = 0
-    state: State = "ok"
-    spool_bytes: int = 0
-    failure: str = field(default="")
+def open_store(settings: Settings) -> EventStore:
+    """The deployment's event store, not started yet. Raises `SettingsError`."""
+    return EventStore(
+        settings.store_dir, settings.store.spool_bytes, engine=open_engine(settings), blobs=open_blobs(settings)
+    )
 
 
 class EventStore:
-    """Appends drafts durably. One per deployment: `start` before use, `close` after."""
+    """Appends drafts durably. One a process: `start` before use, `close` after.
 
-    def __init__(self, root: Path, spool_bytes: int | None = None) -> None:
+    Several processes may write to one database: each has a spool of its own under `root`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        spool_bytes: int = MAX_BYTES,
+        *,
+        engine: Engine | None = None,
+        blobs: Blobs | None = None,
+    ) -> None:
         self._root = root
-        self._spool_bytes = spool_bytes
+        self._slots = Slots(root / "spool", spool_bytes)
+        self._engine = engine or SqliteEngine(root)
+        self._blobs = blobs or Blobs(str(root / "blobs"))
         self._queue: queue.SimpleQueue[_Waiting | _Task | None] = queue.SimpleQueue()
-        self._logs: dict[str, TenantLog] = {}
-        self._failing: set[str] = set()
+        self._writers: dict[str, TenantWriter] = {}
+        self._prepared = False
         self._thread: threading.Thread | None = None
-        self._started = threading.Event()
-        self._next_try = 0.0
+        self._slot: Slot
+        self._reader: ReadConnection
         self.counters = StoreCounters()
 
     @property
     def state(self) -> State:
+        """The worst of all tenants'."""
         return self.counters.state
 
+    def state_of(self, tenant: str) -> State:
+        """How a tenant's drafts are kept now; `refusing` when nothing could make them durable."""
+        writer = self._writers.get(tenant)
+        return writer.state if writer is not None else "ok"
+
     async def start(self) -> None:
-        """Open the spool, take what a crash left in it into the store, begin to write."""
+        """Open the spool, take what a crash left in it into the log, begin to write.
+
+        Raises `Misconfigured` when the database must not be used as it is, and `OSError` when there is no spool.
+        """
         self._root.mkdir(parents=True, exist_ok=True)
-        path = self._root / "spool.jsonl"
-        self._spool = Spool(path) if self._spool_bytes is None else Spool(path, self._spool_bytes)
-        if not self._spool.empty:
-            self.counters.state = "spooling"
-        self._thread = threading.Thread(target=self._run, name="event-store", daemon=True)
+        started: ThreadFuture[None] = ThreadFuture()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="event-store", daemon=True)
         self._thread.start()
-        await asyncio.to_thread(self._started.wait)
+        try:
+            await asyncio.wrap_future(started)
+        except BaseException:
+            self._thread = None
+            raise
 
     async def close(self) -> None:
         """Write what is queued, then stop."""
@@ -126,52 +156,129 @@ class EventStore:
         return future
 
     async def close_idle(self, tenants: Iterable[str], before: str) -> dict[str, list[str]]:
-        """Close what has had no record since `before`; gives the closed trajectories' ids by tenant."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[dict[str, list[str]]] = loop.create_future()
+        """Close what has had no record since `before`; gives the closed trajectories' ids by tenant.
+
+        Also takes over the spools that other processes left behind.
+        """
+        wanted = set(tenants)
+
+        def run() -> dict[str, list[str]]:
+            self._take_over()
+            closed: dict[str, list[str]] = {}
+            try:
+                known = self._reader.tenants() if not self._any_behind() else []
+                for tenant in sorted(wanted.intersection(known)):
+                    closed[tenant] = self._writer(tenant).log().close_idle(before)
+            except (StorageFailed, OSError) as error:
+                _log.warning("idle trajectories can't be closed now: %s", error)
+            return closed
+
+        return await self._on_the_writers_thread(run)
+
+    async def erase_key(self, tenant: str, trajectory_id: str) -> None:
+        """Delete a trajectory's data key and what is sealed with it, for ever; the chain goes on verifying.
+
+        Raises `StoreUnavailable` while the tenant's log can't be written or has drafts in the spool.
+        """
+        await self._on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
+
+    async def rewrap(self, tenant: str, version: int, wrap: Callable[[str, int, bytes], bytes]) -> int:
+        """Wrap every key older than `version` anew: `wrap(trajectory_id, its version, wrapped)`, on another thread.
+
+        Gives how many there were. Raises `StoreUnavailable` as `erase_key` does.
+        """
+        return await self._on_the_log(tenant, lambda log: log.rewrap(version, wrap))
+
+    async def sweep(self, tenant: str) -> int:
+        """Remove blobs that a crash left without a record; gives their number. Raises `StoreUnavailable`."""
+        return await self._on_the_log(tenant, lambda log: log.sweep())
+
+    async def _on_the_log(self, tenant: str, work: Callable[[TenantLog], T]) -> T:
+        def run() -> T:
+            writer = self._writer(tenant)
+            if writer.behind:
+                raise StoreUnavailable(f"the event log of {tenant} is {writer.state}: {writer.failure}")
+            try:
+                return work(writer.log())
+            except (StorageFailed, OSError) as error:
+                writer.close()
+                raise StoreUnavailable(f"the event log of {tenant} can't be written: {error}") from error
+
+        return await self._on_the_writers_thread(run)
+
+    async def _on_the_writers_thread(self, work: Callable[[], T]) -> T:
+        if self._thread is None:
+            raise StoreUnavailable("the event store is not running")
+        done: ThreadFuture[T] = ThreadFuture()
 
         def run() -> None:
-            closed: dict[str, list[str]] = {}
-            if self.state == "ok":
-                for tenant in (name for name in tenants if tables.database(self._root, name).exists()):
-                    try:
-                        log = self._log(tenant)
-                        with log.transaction():
-                            closed[tenant] = log.close_idle(before)
-                    except (sqlite3.Error, OSError) as error:
-                        self._failed(tenant, error)
-            loop.call_soon_threadsafe(_deliver, future, closed)
+            try:
+                result = work()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(result)
 
         self._queue.put(_Task(run))
-        return await future
+        return await asyncio.wrap_future(done)
 
     # -- the writer's thread
 
-    def _run(self) -> None:
-        if self.state != "ok":
-            self._recover()
-        self._started.set()
+    def _run(self, started: ThreadFuture[None]) -> None:
+        try:
+            self._open()
+        except Exception as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
         stopping = False
         while not stopping:
             batch: list[_Waiting] = []
             stopping = self._collect(batch)
-            if self.state != "ok" and (stopping or time.monotonic() >= self._next_try):
-                self._recover()
             try:
                 self._write(batch)
-            except Exception:
+            except Exception as error:
                 # a fault of ours must neither end the writer nor be acknowledged
                 _log.exception("the event store's writer failed on a batch of %d", len(batch))
-                self._drop_logs()
+                for waiting in batch:
+                    waiting.outcome = waiting.outcome or StoreUnavailable(f"the event store's writer failed: {error}")
+                for writer in self._writers.values():
+                    writer.close()
+            self._report()
             _tell(batch)
-        for log in self._logs.values():
-            log.close()
-        self._spool.close()
+            self._recover(entirely=stopping)
+        for writer in self._writers.values():
+            writer.close()
+        self._slot.close()
+        self._reader.close()
+        self._engine.close()
+
+    def _open(self) -> None:
+        self._reader = self._engine.reading()
+        self._slot = self._slots.take()
+        self._slot.take_in(self._root / "spool.jsonl")
+        try:
+            self._prepare()
+        except Misconfigured:
+            raise
+        except StorageFailed as error:
+            _log.error("the event log is away, drafts go to the spool: %s", error)
+        for tenant in self._slot.waiting():
+            self._writer(tenant).queue_behind()
+        self._recover(entirely=True)
+        self._take_over()
+        self._report()
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._engine.prepare()
+            self._prepared = True
 
     def _collect(self, batch: list[_Waiting]) -> bool:
         """Wait for work and take what is there; True when it is time to stop."""
+        waits = [writer.wait_s() for writer in self._writers.values() if writer.behind]
         try:
-            item = self._queue.get(timeout=None if self.state == "ok" else _RETRY_S)
+            item = self._queue.get(timeout=min(waits)) if waits and min(waits) > 0 else self._queue.get(block=not waits)
             while True:
                 if item is None:
                     return True
@@ -186,133 +293,58 @@ class EventStore:
             return False
 
     def _write(self, batch: list[_Waiting]) -> None:
-        """Commit, else spool, else refuse; then tell everybody who waits."""
         self.counters.jobs += len(batch)
-        left = batch
-        if self._spool.empty:
-            by_tenant: dict[str, list[_Waiting]] = {}
-            for waiting in batch:
-                by_tenant.setdefault(waiting.job.tenant, []).append(waiting)
-            left = [w for tenant, group in by_tenant.items() if not self._commit(tenant, group) for w in group]
-        if left:
-            self._keep_apart(left)
-
-    def _commit(self, tenant: str, group: list[_Waiting]) -> bool:
-        """One transaction for the group; False when the store did not take it."""
-        started = time.monotonic()
-        outcomes: list[list[Stored] | Exception] = []
-        try:
-            log = self._log(tenant)
-            with log.transaction():
-                for waiting in group:
-                    try:
-                        with log.savepoint():
-                            outcomes.append(log.place(waiting.job.drafts))
-                    except InvalidDraft as error:
-                        outcomes.append(error)
-        except (sqlite3.Error, OSError) as error:
-            self._failed(tenant, error)
-            return False
-        for waiting, outcome in zip(group, outcomes, strict=True):
-            waiting.outcome = outcome
-        self.counters.commits += 1
-        self.counters.commit_seconds += time.monotonic() - started
-        return True
-
-    def _keep_apart(self, left: list[_Waiting]) -> None:
-        try:
-            invalid = self._spool.append(waiting.job for waiting in left)
-        except OSError as error:
-            self.counters.refused += len(left)
-            self._set_state("refusing", str(error))
-            for waiting in left:
-                waiting.outcome = StoreUnavailable(f"neither the store nor the spool can write: {error}")
-            return
-        self.counters.spooled += invalid.count(None)
-        self._set_state("spooling", self.counters.failure)
-        for waiting, refused in zip(left, invalid, strict=True):
-            waiting.outcome = refused or [_spooled(draft) for draft in waiting.job.drafts]
-
-    def _recover(self) -> None:
-        """Try the store again: drain the spool in order, once; else see whether the spool at least works."""
-        self._next_try = time.monotonic() + _RETRY_S
-        try:
-            self._drain()
-            for tenant in list(self._failing):
-                self._log(tenant).probe()
-                self._failing.discard(tenant)
-        except (sqlite3.Error, OSError) as error:
-            self._drop_logs()
-            self._set_state("spooling", str(error))
+        by_tenant: dict[str, list[_Waiting]] = {}
+        for waiting in batch:
+            by_tenant.setdefault(waiting.job.tenant, []).append(waiting)
+        for tenant, group in by_tenant.items():
             try:
-                self._spool.probe()
-            except OSError as spool_error:
-                self._set_state("refusing", str(spool_error))
-            return
-        self._set_state("ok", "")
+                results = self._writer(tenant).write([waiting.job for waiting in group])
+            except ValueError as error:  # what can't be a tenant's id
+                results = [InvalidDraft(str(error)) for _ in group]
+            for waiting, result in zip(group, results, strict=True):
+                waiting.outcome = result
 
-    def _drain(self) -> None:
-        if self._spool.empty:
-            return
-        batch: list[Job] = []
-        for job in self._spool.jobs():
-            if batch and (job.tenant != batch[0].tenant or len(batch) >= _MAX_BATCH):
-                self._drain_batch(batch)
-                batch = []
-            batch.append(job)
-        if batch:
-            self._drain_batch(batch)
-        self._spool.clear()
-        self.counters.spool_bytes = 0
+    def _recover(self, entirely: bool = False) -> None:
+        for writer in self._writers.values():
+            if writer.behind:
+                writer.recover(entirely)
+        self._report()
 
-    def _drain_batch(self, batch: list[Job]) -> None:
-        log = self._log(batch[0].tenant)
-        rejected: list[Job] = []
-        with log.transaction():
-            for job in batch:
-                try:
-                    with log.savepoint():
-                        log.place(job.drafts)
-                except InvalidDraft:
-                    # whoever sent it would have been refused; the rest of the spool must not wait for it
-                    _log.exception("a spooled job can't be placed and is put aside")
-                    rejected.append(job)
-        for job in rejected:
-            self._spool.reject(job)
+    def _take_over(self) -> None:
+        """Drain what processes that are gone left in their slots."""
+        for slot in self._slots.abandoned():
+            try:
+                for tenant, spool in slot.waiting().items():
+                    while not spool.empty and not self._writer(tenant).behind:
+                        self._writer(tenant).drain(spool)
+            except (StorageFailed, OSError) as error:
+                _log.warning("an abandoned spool can't be drained now: %s", error)
+            finally:
+                slot.close()
 
-    def _log(self, tenant: str) -> TenantLog:
-        log = self._logs.get(tenant)
-        if log is None:
-            log = self._logs[tenant] = TenantLog(self._root, tenant)
-        return log
+    def _writer(self, tenant: str) -> TenantWriter:
+        writer = self._writers.get(tenant)
+        if writer is None:
+            writer = self._writers[tenant] = TenantWriter(
+                require_tenant(tenant), lambda: self._open_log(tenant), lambda: self._slot.spool(tenant), self.counters
+            )
+        return writer
 
-    def _failed(self, tenant: str, error: Exception) -> None:
-        """A connection that failed is not used again: SQLite's state after an I/O error is unknown."""
-        _log.error("the event store of %s can't write: %s", tenant, error)
-        self._failing.add(tenant)
-        self._drop_logs(tenant)
-        self._set_state("spooling" if self.state == "ok" else self.state, str(error))
-        self._next_try = time.monotonic() + _RETRY_S
+    def _open_log(self, tenant: str) -> TenantLog:
+        self._prepare()
+        return TenantLog(self._engine.writing(tenant), self._blobs, tenant)
 
-    def _drop_logs(self, tenant: str | None = None) -> None:
-        for name in [tenant] if tenant else list(self._logs):
-            log = self._logs.pop(name, None)
-            if log is not None:
-                log.close()
+    def _any_behind(self) -> bool:
+        return any(writer.behind for writer in self._writers.values())
 
-    def _set_state(self, state: State, failure: str) -> None:
-        if state != self.counters.state:
-            _log.warning("event store: %s -> %s %s", self.counters.state, state, failure)
-        self.counters.state = state
-        self.counters.failure = failure
-        self.counters.spool_bytes = self._spool.size
-
-
-def _spooled(draft: StoreDraft) -> Stored:
-    annotation = getattr(draft, "annotation", None)
-    id = annotation.id if annotation is not None else getattr(draft, "id", None)
-    trajectory = getattr(draft, "trajectory_id", None)
-    return Stored(id or trajectory or "", trajectory, bound=annotation is None, spooled=True)
+    def _report(self) -> None:
+        writers = self._writers.values()
+        self.counters.state = next(
+            state for state in _WORST_FIRST if state == "ok" or any(w.state == state for w in writers)
+        )
+        self.counters.failure = next((writer.failure for writer in writers if writer.behind), "")
+        self.counters.spool_bytes = self._slot.size
 
 
 def _tell(batch: list[_Waiting]) -> None:
@@ -323,11 +355,6 @@ def _tell(batch: list[_Waiting]) -> None:
     for loop, group in by_loop.items():
         if not loop.is_closed():
             loop.call_soon_threadsafe(_resolve, group)
-
-
-def _deliver(future: asyncio.Future[dict[str, list[str]]], value: dict[str, list[str]]) -> None:
-    if not future.done():
-        future.set_result(value)
 
 
 def _resolve(group: list[_Waiting]) -> None:

@@ -6,6 +6,9 @@ import json
 import struct
 
 import pytest
+import rfc8785
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atdp import clock
 from atdp.canonical import canonical, digest, digest_bytes
@@ -67,6 +70,34 @@ def test_what_json_cannot_hold_is_refused() -> None:
     for value in (float("nan"), float("inf"), 2**53 + 1):
         with pytest.raises(ValueError, match=r".+"):
             canonical(value)
+
+
+_SCALARS = st.none() | st.booleans() | st.text() | st.floats() | st.integers(-(2**60), 2**60)
+_VALUES = st.recursive(
+    _SCALARS | st.lists(st.integers(-(2**54), 2**54)),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(_VALUES)
+def test_the_fast_form_is_the_reference_form_of_every_value(value: object) -> None:
+    try:
+        expected = rfc8785.dumps(value)
+    except ValueError:
+        with pytest.raises(ValueError, match=r".+"):
+            canonical(value)
+    else:
+        assert canonical(value) == expected
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_the_fast_form_of_a_number_is_the_reference_form_for_all_bits(bits: int) -> None:
+    (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
+    if value == value and abs(value) != float("inf"):
+        assert canonical([value, 0.5]) == rfc8785.dumps([value, 0.5])
 
 
 def test_a_part_is_named_by_its_bytes() -> None:

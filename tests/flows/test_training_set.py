@@ -143,7 +143,7 @@ def test_a_tenant_who_denies_training_now_is_in_no_training_set_whatever_was_rec
     connection = control.connect(config.control_db)
     tenants.create_tenant(connection, "northwind", train="deny")
     tenants.create_tenant(connection, "lumen", train="allow")
-    monkeypatch.setattr(snapshot, "StoreReader", OneTrajectory)
+    monkeypatch.setattr(snapshot, "open_reader", OneTrajectory)
     taken = snapshot.take(config, "support")
     trainable = {c.tenant: c.trainable for c in snapshot.read(Path(taken.path))}
     assert trainable == {"northwind": False, "lumen": True}

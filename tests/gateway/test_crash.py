@@ -19,7 +19,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAIError
 
 from evoplane.settings import Settings
-from services.proxy.store import StoreReader
+from services.proxy.store import open_reader
 from tests.gateway.conftest import MODEL, prepared, user
 from tests.gateway.upstream import ScriptedUpstream, say
 
@@ -138,7 +138,7 @@ class Traffic:
 
 def lost(settings: Settings, traffic: Traffic) -> list[tuple[str, str]]:
     """What was acknowledged and is not there; every chain must verify."""
-    reader = StoreReader(settings.store_dir)
+    reader = open_reader(settings)
     for tenant in reader.tenants():
         for row in reader.trajectories(tenant):
             assert reader.verify(tenant, row.trajectory_id) == []
@@ -198,7 +198,7 @@ async def test_a_session_goes_on_in_its_trajectory_after_kill_9(
             seen.append(response.headers["x-evoplane-event-id"])
             messages += [(await response.json())["choices"][0]["message"], user("more")]
         process.kill()
-    reader = StoreReader(settings.store_dir)
+    reader = open_reader(settings)
     (row,) = reader.trajectories("northwind")
     records = reader.records("northwind", row.trajectory_id)
     assert [r["kind"] for r in records[1:]] == ["user_message", "llm_call", "user_message", "llm_call"]
@@ -261,5 +261,5 @@ async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     await client.close()
     assert text == "one two three four"
     assert await stopping == 0
-    reader = StoreReader(settings.store_dir)
+    reader = open_reader(settings)
     assert reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"

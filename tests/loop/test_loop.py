@@ -18,7 +18,7 @@ import pytest
 from evoplane.demo.customers import Customers
 from evoplane.settings import Settings
 from registry import approvals, audit, pointers, prefect_runs, tracking
-from services.proxy.store import StoreReader
+from services.proxy.store import StoreReader, open_reader
 from tests.loop.conftest import AGENT, APPROVER
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -129,7 +129,7 @@ def test_mlflow_shows_the_version_with_alias_and_lineage(config: Settings, promo
 
 
 def test_lineage_leads_from_an_answer_to_the_approver(config: Settings, promoted: str, desk: object) -> None:
-    reader = StoreReader(config.store_dir)
+    reader = open_reader(config)
     wait_for("an answer of the new version", lambda: _answers_of(reader, promoted) or _ask(desk))
     walked = evoplane("lineage", "--agent", AGENT, "--event", _answers_of(reader, promoted)[0])
     assert isinstance(walked, dict)

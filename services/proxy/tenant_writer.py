@@ -1,0 +1,191 @@
+"""One tenant's way to the disk: its log, and behind it its spool.
+
+While the log can't be written, or the spool holds anything, new drafts queue in the spool, so that order
+is kept. Tenants don't wait for each other's trouble.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from services.proxy import faults
+from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.engines.base import StorageFailed
+from services.proxy.log import TenantLog
+from services.proxy.spool import Job, Spool
+
+_log = logging.getLogger(__name__)
+
+State = Literal["ok", "spooling", "refusing"]
+
+Result = list[Stored] | Exception
+"""What a caller of the store is told."""
+
+_RETRY_S = 0.5
+"""How often a log that failed is tried again."""
+_DRAINED_JOBS = 512
+_DRAINED_BYTES = 16 * 2**20
+"""What is drained in one transaction, at most."""
+_STEPS = 4
+"""Drained transactions before the writer looks at its queue again: more than come in, so draining ends."""
+
+
+@dataclass
+class StoreCounters:
+    """For the metrics page."""
+
+    jobs: int = 0
+    commits: int = 0
+    commit_seconds: float = 0.0
+    spooled: int = 0
+    refused: int = 0
+    state: State = "ok"
+    spool_bytes: int = 0
+    failure: str = field(default="")
+
+
+class TenantWriter:
+    """Used by the store's writer thread alone."""
+
+    def __init__(
+        self, tenant: str, opening: Callable[[], TenantLog], spool: Callable[[], Spool], counters: StoreCounters
+    ) -> None:
+        self._tenant = tenant
+        self._opening = opening
+        self._spool = spool
+        self._counters = counters
+        self._opened: TenantLog | None = None
+        self._failing = False
+        self._next_try = 0.0
+        self.state: State = "ok"
+        self.failure = ""
+
+    @property
+    def behind(self) -> bool:
+        """Must new drafts queue in the spool?"""
+        return self.state != "ok"
+
+    def wait_s(self) -> float:
+        """How long until `recover` is worth calling."""
+        return max(0.0, self._next_try - time.monotonic()) if self._failing else 0.0
+
+    def queue_behind(self) -> None:
+        """The spool holds something already."""
+        self._set_state("spooling")
+
+    def write(self, jobs: Sequence[Job]) -> list[Result]:
+        """Commit, else spool, else refuse; gives what to tell whoever sent each job."""
+        results: list[Result] = []
+        if not self.behind:
+            try:
+                while len(results) < len(jobs):
+                    results += self._commit([job.drafts for job in jobs[len(results) :]])
+                return results
+            except (StorageFailed, OSError) as error:
+                self._failed(error)
+        return results + self._keep_apart(jobs[len(results) :])
+
+    def recover(self, entirely: bool = False) -> None:
+        """Try the log again if it failed, and drain some of the spool (or all of it), in order, once."""
+        if self.wait_s() > 0 and not entirely:
+            return
+        try:
+            if self._failing:
+                self.log().probe()
+                self._failing = False
+            spool = self._spool()
+            steps = 0
+            while not spool.empty and (entirely or steps < _STEPS):
+                self.drain(spool)
+                steps += 1
+            if spool.empty:
+                self.failure = ""
+                self._set_state("ok")
+        except (StorageFailed, OSError) as error:
+            self._failed(error)
+            self._probe_spool()
+
+    def drain(self, spool: Spool) -> None:
+        """Put the oldest jobs of a spool into the log; what the log won't take is put aside."""
+        batch = spool.read(_DRAINED_JOBS, _DRAINED_BYTES)
+        if batch is None:
+            return
+        done = 0
+        while done < len(batch.jobs):
+            faults.reach("before_drained_commit")
+            outcomes = self.log().write([job.drafts for job in batch.jobs[done:]])
+            faults.reach("after_drained_commit")
+            for job, outcome in zip(batch.jobs[done:], outcomes, strict=False):
+                if isinstance(outcome, InvalidDraft):
+                    # whoever sent it would have been refused; the rest of the spool must not wait for it
+                    _log.error("a spooled job of %s can't be placed and is put aside: %s", self._tenant, outcome)
+                    spool.reject(job)
+            done += len(outcomes)
+        spool.drained(batch)
+
+    def log(self) -> TenantLog:
+        """The open log. Raises `StorageFailed`."""
+        if self._opened is None:
+            self._opened = self._opening()
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = None
+
+    def _commit(self, jobs: Sequence[Sequence[StoreDraft]]) -> list[Result]:
+        started = time.monotonic()
+        results: list[Result] = [*self.log().write(jobs)]
+        self._counters.commits += 1
+        self._counters.commit_seconds += time.monotonic() - started
+        return results
+
+    def _keep_apart(self, jobs: Sequence[Job]) -> list[Result]:
+        try:
+            invalid = self._spool().append(jobs)
+        except OSError as error:
+            self._counters.refused += len(jobs)
+            self.failure = str(error)
+            self._set_state("refusing")
+            return [StoreUnavailable(f"neither the log nor the spool can be written: {error}") for _ in jobs]
+        self._counters.spooled += invalid.count(None)
+        self._set_state("spooling")
+        return [
+            refused or [_spooled(draft) for draft in job.drafts] for job, refused in zip(jobs, invalid, strict=True)
+        ]
+
+    def _failed(self, error: Exception) -> None:
+        """A connection that failed is not used again: its state after an I/O error is unknown."""
+        _log.error("the event log of %s can't be written: %s", self._tenant, error)
+        self.close()
+        self._failing = True
+        self._next_try = time.monotonic() + _RETRY_S
+        self.failure = str(error)
+        if self.state == "ok":
+            self._set_state("spooling")
+
+    def _probe_spool(self) -> None:
+        try:
+            self._spool().probe()
+        except OSError as error:
+            self.failure = str(error)
+            self._set_state("refusing")
+        else:
+            self._set_state("spooling")
+
+    def _set_state(self, state: State) -> None:
+        if state != self.state:
+            _log.warning("event log of %s: %s -> %s %s", self._tenant, self.state, state, self.failure)
+        self.state = state
+
+
+def _spooled(draft: StoreDraft) -> Stored:
+    annotation = getattr(draft, "annotation", None)
+    id = annotation.id if annotation is not None else getattr(draft, "id", None)
+    trajectory = getattr(draft, "trajectory_id", None)
+    return Stored(id or trajectory or "", trajectory, bound=annotation is None, spooled=True)

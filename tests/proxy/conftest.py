@@ -1,0 +1,43 @@
+"""A store on each of the two databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.proxy.store import EventStore, StoreReader
+from tests.proxy.backends import Backend, Sqlite, reader_of, store_of
+from tests.proxy.postgres_server import database, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres_admin() -> Iterator[str]:
+    """The superuser's DSN of one server a session."""
+    with postgres_server() as dsn:
+        yield dsn
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    if request.param == "sqlite":
+        yield Sqlite(tmp_path)
+        return
+    with database(request.getfixturevalue("postgres_admin"), tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def log(backend: Backend) -> AsyncIterator[EventStore]:
+    opened = store_of(backend)
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def reader(backend: Backend) -> Iterator[StoreReader]:
+    opened = reader_of(backend)
+    yield opened
+    opened.close()

@@ -1,0 +1,54 @@
+"""A PostgreSQL server for tests, with a gateway's role that row-level security holds for."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from services.proxy.migrations.run import migrate
+from tests.proxy.backends import GATEWAY, TEMPLATE, Postgres
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The superuser's DSN of a server in memory; a template database has the tables."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pgserver
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="evoplane-pg-", dir=memory if memory.exists() else None))
+    server = pgserver.get_server(folder)
+    try:
+        admin = server.get_uri()
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute("CREATE ROLE evoplane_owner LOGIN")
+            connection.execute(f"CREATE ROLE {GATEWAY} LOGIN")
+            connection.execute(f"CREATE DATABASE {TEMPLATE} OWNER evoplane_owner")
+        owner = make_conninfo(admin, dbname=TEMPLATE, user="evoplane_owner")
+        migrate(owner, make_conninfo(admin, dbname=TEMPLATE, user=GATEWAY))
+        yield admin
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def database(admin: str, root: Path) -> Iterator[Postgres]:
+    """A database of its own, with the tables."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
+        try:
+            yield Postgres(root, admin, name)
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
