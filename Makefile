@@ -42,7 +42,7 @@ check: env ## Lint, types, import direction, quick tests
 	$(BIN)/ruff format --no-cache --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q -m "not stack"
+	$(BIN)/pytest -q -m "not stack" -n 2 --dist loadfile
 
 test: model browser check ## Everything, with real vLLM, Prefect, MLflow and a browser
 	$(BIN)/pytest -v -m stack
