@@ -130,12 +130,13 @@ Ids = (
         dict[str, Any],
         Meta(
             description="{prefix, append}: the prompt ids of call `prefix`, then its completion ids, then "
-            "`append`; {ref} or {sealed, commit}: kept apart",
+            "`append`; {ref} or {sealed, commit}: kept apart; {redacted}: removed",
             extra_json_schema={
                 "anyOf": [
                     {"required": ["prefix", "append"]},
                     {"required": ["ref"]},
                     {"required": ["sealed", "commit"]},
+                    {"required": ["redacted"]},
                 ]
             },
         ),
@@ -143,12 +144,18 @@ Ids = (
 )
 
 
-class Ref(_Part, frozen=True):
-    """Content stored apart under its digest."""
-
-    ref: Digest
-    bytes: int | UnsetType = UNSET
-    media_type: str | UnsetType = UNSET
+Logprobs = (
+    list[float]
+    | Annotated[
+        dict[str, Any],
+        Meta(
+            description="{ref} or {sealed, commit}: kept apart; {redacted}: removed",
+            extra_json_schema={
+                "anyOf": [{"required": ["ref"]}, {"required": ["sealed", "commit"]}, {"required": ["redacted"]}]
+            },
+        ),
+    ]
+)
 
 
 # -- trajectory
@@ -360,7 +367,7 @@ class Tokens(_Part, frozen=True):
 
     prompt_token_ids: Ids | UnsetType = UNSET
     completion_token_ids: Ids | UnsetType = UNSET
-    logprobs: list[float] | Ref | UnsetType = UNSET
+    logprobs: Logprobs | UnsetType = UNSET
     policy_versions: list[tuple[int, int | str]] | UnsetType = UNSET
     """Run lengths [count, version] over the completion."""
 

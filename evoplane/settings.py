@@ -198,6 +198,11 @@ class Settings(_Section):
         return self.var / "store"
 
     @property
+    def keys_dir(self) -> Path:
+        """Where the master key is, unless `EVOPLANE_MASTER_KEY` holds it."""
+        return self.var / "keys"
+
+    @property
     def model_dir(self) -> Path:
         return self.paths.models / self.model.name
 

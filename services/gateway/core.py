@@ -22,6 +22,7 @@ from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import InvalidDraft, Stored
 from services.proxy.ending import Ending
+from services.proxy.governor import Governor
 from services.proxy.mcp_memory import McpMemory
 from services.proxy.restore import restore
 from services.proxy.sessions import Session, Sessions
@@ -43,7 +44,8 @@ class Gateway:
         self.settings = settings
         self.token_capture = token_capture
         """Is the upstream our worker, which gives token ids when asked?"""
-        self.control = ControlWatcher(settings.control_db, settings.model.name)
+        self.control = ControlWatcher(settings.control_db, settings.model.name, settings.keys_dir)
+        self.governor = Governor(lambda: self.control.picture)
         self.router = Router(self.control)
         self.sessions = Sessions()
         self.contexts = ContextBook()
@@ -101,7 +103,7 @@ class Gateway:
 
     def hash_key(self, tenant: str) -> bytes:
         """The key of a tenant's conversation fingerprints."""
-        return tenant.encode()
+        return self.control.picture.tenant_keys[tenant].links
 
     def require_recording(self) -> None:
         """Raises 503 while an answer could not be made durable."""
@@ -133,7 +135,8 @@ class Gateway:
     def _submit(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
         self.metrics.endings[ending.status] += 1
         try:
-            return self.store.submit(exchange.session.key.tenant, exchange.drafts(ending, self.contexts))
+            tenant = exchange.session.key.tenant
+            return self.store.submit(tenant, self.governor.protect(tenant, exchange.drafts(ending, self.contexts)))
         except StoreUnavailable:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise

@@ -210,11 +210,15 @@ class StoreReader:
             return {"role": "tool", "parts": [response]}
         return event["o"]["messages"][0]
 
-    def _prompt_ids(self, tenant: str, form: dict[str, Any]) -> list[int]:
+    def _prompt_ids(self, tenant: str, form: dict[str, Any]) -> list[int] | dict[str, Any]:
         pieces: list[list[int]] = []
         current: Any = form
         while isinstance(current, dict):
+            if "prefix" not in current:
+                return form  # an earlier prompt's ids are sealed: without them nothing can be written out
             tokens = self._whole(tenant, current["prefix"])["tokens"]
+            if not isinstance(tokens["completion_token_ids"], list):
+                return form
             pieces += [current["append"], tokens["completion_token_ids"]]
             current = tokens["prompt_token_ids"]
         pieces.append(current)

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from registry import control, pointers, tenants
+from registry import control, keyring, pointers, tenant_policy, tenants
+from registry.keyring import TenantKeys
 from registry.manifest import AgentVersion, Manifest, Policy
 from registry.pointers import Route
+from registry.tenant_policy import TenantPolicy
 from registry.tenants import Agent, Key, Tenant
 
 _log = logging.getLogger(__name__)
@@ -40,11 +42,17 @@ class Picture:
     routes: Mapping[str, Route] = field(default_factory=dict)
     versions: Mapping[str, Mapping[str, AgentVersion]] = field(default_factory=dict)
     """By agent and label."""
+    policies: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    """Of the tenants that have one; see `tenant_policy.DEFAULT`."""
+    tenant_keys: Mapping[str, TenantKeys] = field(default_factory=dict)
 
 
 class ControlWatcher:
-    def __init__(self, path: Path, base_model: str) -> None:
+    def __init__(self, path: Path, base_model: str, keys_dir: Path | None = None) -> None:
+        """`keys_dir` is where the master key is; without one no tenant's keys are read."""
         self._path = path
+        self._keys_dir = keys_dir
+        self._master: bytes | None = None
         self._base_model = base_model
         self._connection: sqlite3.Connection | None = None
         self._data_version = -1
@@ -59,6 +67,7 @@ class ControlWatcher:
 
     async def start(self) -> None:
         self._connection = control.connect(self._path)
+        self._master = None if self._keys_dir is None else keyring.master_key(self._keys_dir)
         self.refresh()
         self._task = asyncio.create_task(self._watch())
 
@@ -76,7 +85,10 @@ class ControlWatcher:
         data_version = control.data_version(self._connection)
         changed = data_version != self._data_version
         if changed:
-            self.picture = _read(self._connection)
+            if self._master is not None:
+                for tenant in tenants.list_tenants(self._connection):
+                    keyring.ensure(self._connection, self._master, tenant.id)
+            self.picture = _read(self._connection, self._master)
             self._data_version = data_version
         self._looked = time.monotonic()
         return changed
@@ -99,7 +111,7 @@ class ControlWatcher:
                 _log.warning("the control database %s can't be read: %r", self._path, error)
 
 
-def _read(connection: sqlite3.Connection) -> Picture:
+def _read(connection: sqlite3.Connection, master: bytes | None) -> Picture:
     """Everything as of one moment: a read transaction, so that a flip is never seen half."""
     connection.execute("BEGIN")
     try:
@@ -110,6 +122,8 @@ def _read(connection: sqlite3.Connection) -> Picture:
             agents=agents,
             routes=pointers.all_routes(connection),
             versions={name: pointers.versions(connection, name) for name in agents},
+            policies=tenant_policy.all_policies(connection),
+            tenant_keys={} if master is None else keyring.load(connection, master),
         )
     finally:
         connection.execute("ROLLBACK")

@@ -1,0 +1,156 @@
+"""What a tenant has decided about its data: what is hidden, what is kept sealed, for how long, and how much it may use.
+
+A policy is one row in the control database, written as TOML by `evoplane tenant policy set`. A tenant
+without one has the default: redaction on, originals sealed, no end of retention, no limits.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tomllib
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from registry import audit
+from registry.control import now, transaction
+from registry.tenants import RegistryError
+
+Action = Literal["pseudonym", "mask", "drop", "keep"]
+"""`pseudonym`: a stable name, original sealed; `mask`: gone for good; `drop`: with its whole field; `keep`: as is."""
+
+_MAX_PATTERN = 300
+_NESTED_REPEAT = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
+"""`(a+)+`: a pattern that takes exponential time would stop the gateway."""
+
+
+class _Policy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Base of everything in a policy: unknown keys are errors."""
+
+
+class Dictionary(_Policy, frozen=True):
+    """Words of the tenant's own that are hidden wherever they stand: project names, people, internal hosts."""
+
+    name: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,30}$")]
+    terms: tuple[str, ...] = ()
+    """Found as whole words."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions (Python's)."""
+    ignore_case: bool = True
+    action: Action = "pseudonym"
+
+    @property
+    def entity(self) -> str:
+        """What a finding of it is called."""
+        return self.name.upper()
+
+    def compiled(self) -> re.Pattern[str]:
+        """One pattern for all of it; raises `RegistryError` for what is none or could run away."""
+        texts = [rf"(?<!\w){re.escape(term)}(?!\w)" for term in sorted(self.terms, key=len, reverse=True)]
+        for pattern in self.patterns:
+            if len(pattern) > _MAX_PATTERN or _NESTED_REPEAT.search(pattern):
+                raise RegistryError(f"dictionary {self.name}: {pattern!r} is too long or repeats a repetition")
+            texts.append(f"(?:{pattern})")
+        try:
+            compiled = re.compile("|".join(texts), re.IGNORECASE if self.ignore_case else 0)
+        except re.error as error:
+            raise RegistryError(f"dictionary {self.name}: {error}") from error
+        if not texts or compiled.search("") is not None:
+            raise RegistryError(f"dictionary {self.name} is empty, or a pattern of it matches nothing at all")
+        return compiled
+
+
+class FieldRule(_Policy, frozen=True):
+    """A field that is hidden whatever it holds."""
+
+    field: Annotated[str, Meta(min_length=1, max_length=200)]
+    """A key (`ssn`), or the end of a path (`arguments.customer.name`); `*` is any one key or position."""
+    action: Action = "pseudonym"
+    entity: Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]{0,30}$")] = "FIELD"
+
+
+class Budget(_Policy, frozen=True):
+    """How much a tenant, or one of its keys, may use; None is without limit."""
+
+    requests_per_minute: Annotated[int, Meta(gt=0)] | None = None
+    tokens_per_day: Annotated[int, Meta(gt=0)] | None = None
+    cost_usd_per_day: Annotated[float, Meta(gt=0)] | None = None
+
+
+class TenantPolicy(_Policy, frozen=True):
+    """Everything a tenant has decided."""
+
+    redaction: Literal["standard", "strict", "secrets", "off"] = "standard"
+    """standard: secrets, contacts, numbers; strict: also names and addresses in fields, reasoning sealed;
+    secrets: credentials only; off: nothing."""
+    actions: dict[str, Action] = {}
+    """By entity (`EMAIL_ADDRESS`, `API_KEY`, …); else secrets are masked and the rest gets a pseudonym."""
+    dictionaries: tuple[Dictionary, ...] = ()
+    fields: tuple[FieldRule, ...] = ()
+    countries: tuple[str, ...] | None = None
+    """Countries whose national numbers are looked for (`us`, `uk`, `de`, …); None is all known."""
+    seal: bool = True
+    """Keep originals sealed, for whoever gets a grant?"""
+    reasoning: Literal["keep", "seal", "drop"] | None = None
+    """The model's reasoning; None is the level's own: `seal` when strict, else `keep`."""
+    on_failure: Literal["drop", "block"] = "drop"
+    """When redaction fails: store the event without payload, or answer 503."""
+    retention_days: Annotated[int, Meta(gt=0)] | None = None
+    legal_hold: bool = False
+    basis: Literal["consent", "contract", "legitimate_interest", "legal_obligation", "synthetic", "none"] | None = None
+    basis_ref: str | None = None
+    budget: Budget = Budget()
+    key_budgets: dict[str, Budget] = {}
+    """By key id, below the tenant's own."""
+    pooling: bool = False
+    """May its data be pooled with other tenants' (asked beside the Cedar policy)?"""
+
+    @property
+    def name(self) -> str:
+        """How a record names the policy it was redacted under."""
+        return self.redaction if self == TenantPolicy(redaction=self.redaction) else f"{self.redaction}+tenant"
+
+    @property
+    def hides_reasoning(self) -> Literal["keep", "seal", "drop"]:
+        return self.reasoning or ("seal" if self.redaction == "strict" else "keep")
+
+
+DEFAULT = TenantPolicy()
+
+
+def parse(text: str) -> TenantPolicy:
+    """A policy from TOML; raises `RegistryError` that says what is wrong with it."""
+    try:
+        policy = msgspec.convert(tomllib.loads(text), TenantPolicy)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise RegistryError(f"this is no tenant policy: {error}") from error
+    for dictionary in policy.dictionaries:
+        dictionary.compiled()
+    return policy
+
+
+def put(connection: sqlite3.Connection, tenant: str, policy: TenantPolicy, actor: str) -> None:
+    """Set a tenant's policy; gateways follow within a second. What was stored before stays as it was."""
+    body = msgspec.json.encode(policy)
+    with transaction(connection):
+        if connection.execute("SELECT 1 FROM tenants WHERE id=?", (tenant,)).fetchone() is None:
+            raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
+        connection.execute(
+            "INSERT INTO tenant_policies VALUES (?,?,?)"
+            " ON CONFLICT (tenant) DO UPDATE SET body=excluded.body, changed_at=excluded.changed_at",
+            (tenant, body, now()),
+        )
+        audit.append(connection, actor, "tenant.policy", tenant, msgspec.json.decode(body))
+
+
+def get(connection: sqlite3.Connection, tenant: str) -> TenantPolicy:
+    row = connection.execute("SELECT body FROM tenant_policies WHERE tenant=?", (tenant,)).fetchone()
+    return msgspec.json.decode(row["body"], type=TenantPolicy) if row else DEFAULT
+
+
+def all_policies(connection: sqlite3.Connection) -> dict[str, TenantPolicy]:
+    """The policies that were set, by tenant."""
+    rows = connection.execute("SELECT tenant, body FROM tenant_policies")
+    return {row["tenant"]: msgspec.json.decode(row["body"], type=TenantPolicy) for row in rows}

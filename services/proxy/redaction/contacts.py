@@ -1,0 +1,154 @@
+"""How to reach somebody: e-mail, telephone, network addresses, cards, accounts; and dates of birth."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+import phonenumbers
+
+from services.proxy.redaction.findings import Finding
+from services.proxy.redaction.numbers import digits, iban_length, is_card
+
+_LOCAL = re.compile(r"[\w.%+'-]{1,64}$")
+_DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}[^\W\d_]{2,24}(?![\w@])")
+_NOT_A_PERSON = frozenset({"git", "ssh", "svn", "hg"})
+"""Users that every clone URL has."""
+
+
+def emails(text: str) -> Iterator[Finding]:
+    """Addresses around each `@`; needs no pattern that could run over a long text twice."""
+    at = text.find("@")
+    while at >= 0:
+        local = _LOCAL.search(text[max(0, at - 64) : at])
+        domain = _DOMAIN.match(text, at + 1)
+        if local is not None and domain is not None:
+            name = local[0].lstrip(".-'%+")
+            if name and name not in _NOT_A_PERSON:
+                yield Finding(at - len(name), domain.end(), "EMAIL_ADDRESS")
+        at = text.find("@", at + 1)
+
+
+_CARD = re.compile(r"[2-6](?<![\w.,-].)\d{3}(?:[ -]?\d){8,15}(?![\w-])")
+_IBAN = re.compile(r"\d(?<=[A-Za-z]{2}\d)(?<![A-Za-z0-9]...)\d(?:[ -]?[A-Za-z0-9]){11,30}")
+"""Begins at the first digit, behind the two letters of the country: patterns that begin with a digit are fast."""
+
+
+def cards(text: str) -> Iterator[Finding]:
+    for match in _CARD.finditer(text):
+        if is_card(match[0]):
+            yield Finding(*match.span(), "CREDIT_CARD")
+
+
+def ibans(text: str) -> Iterator[Finding]:
+    for match in _IBAN.finditer(text):
+        start = match.start() - 2
+        length = iban_length(text[start : match.end()])
+        if length:
+            yield Finding(start, start + length, "IBAN_CODE")
+
+
+_INTERNATIONAL = re.compile(r"\+(?<![\w+].)\d[\d ().\-/]{6,18}\d(?!\w)")
+_NORTH_AMERICAN = re.compile(r"[(2-9](?<![\w.+-].)(?:(?<=\()[2-9])?\d\d(?:\) ?|[-. ])[2-9]\d\d[-. ]\d{4}(?![\w-]|\.\d)")
+_WITH_COUNTRY = re.compile(r"1[-. ](?<![\w.+-]..)\(?[2-9]\d\d\)?[-. ][2-9]\d\d[-. ]\d{4}(?![\w-]|\.\d)")
+_DIALLED = re.compile(r"[(+\d](?<![\w.,#-].)[\d ().\-/]{5,18}\d(?![\w-]|\.\d)")
+_PHONE_WORD = re.compile(
+    r"phone|mobile|cell|whatsapp|sms|fax|telefon|handy|teléfono|téléphone|(?:call|reach|text) me|reached (?:at|on)"
+    r"|\btel\b|callback|dial|rufnummer|móvil|portable|contact"
+)
+_PHONE_WINDOW = 60
+_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
+"""Countries whose national form is understood behind a word for a telephone."""
+
+
+def phones(text: str, lower: str) -> Iterator[Finding]:
+    """Telephone numbers: international or North American in form, or valid and behind a word for one."""
+    if "+" in text:
+        for match in _INTERNATIONAL.finditer(text):
+            if _is_phone(match[0], None):
+                yield Finding(*match.span(), "PHONE_NUMBER")
+    for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
+        for match in form.finditer(text):
+            yield Finding(*match.span(), "PHONE_NUMBER")
+    for match in _DIALLED.finditer(text):
+        if not 7 <= len(digits(match[0])) <= 15:
+            continue
+        said = _PHONE_WORD.search(lower, max(0, match.start() - _PHONE_WINDOW), match.start())
+        if said is not None and any(_is_phone(match[0], region) for region in _REGIONS):
+            yield Finding(*match.span(), "PHONE_NUMBER")
+
+
+def _is_phone(text: str, region: str | None) -> bool:
+    number = digits(text)
+    if not 7 <= len(number) <= 15:
+        return False
+    # national forms other than North America's begin with 0: without it any row of digits would do
+    if region is not None and not text.startswith("+") and region != "US" and not number.startswith("0"):
+        return False
+    try:
+        parsed = phonenumbers.parse(text, region)
+    except phonenumbers.NumberParseException:
+        return False
+    return phonenumbers.is_possible_number(parsed) if region is None else phonenumbers.is_valid_number(parsed)
+
+
+_IPV4 = re.compile(r"\d(?<![\w.-].)\d{0,2}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
+_VERSION = re.compile(r"(?i)(?:version|release|build|v|ver\.?|==|>=|<=|~=)[ =:]{0,3}$")
+_COLON = re.compile(r":(?<=[0-9A-Fa-f:]:)[0-9A-Fa-f:]")
+_DASH = re.compile(r"-(?<=[0-9A-Fa-f]{2}-)[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-")
+_HEX_BEFORE = re.compile(r"[0-9A-Fa-f:-]{0,40}$")
+_HEX_AFTER = re.compile(r"[0-9A-Fa-f:-]{1,48}")
+_MAC = re.compile(r"[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}")
+_TIME = re.compile(r"\d{1,2}(?::\d{2}){1,2}")
+
+
+def addresses(text: str) -> Iterator[Finding]:
+    """IP and MAC addresses of a machine somebody may sit at; not loopback, not a version with three dots."""
+    for match in _IPV4.finditer(text):
+        if _is_host(match[0]) and not _VERSION.search(text[max(0, match.start() - 12) : match.start()]):
+            yield Finding(*match.span(), "IP_ADDRESS")
+    done = 0
+    for sign in (_COLON, _DASH):
+        for match in sign.finditer(text):
+            if match.start() < done and sign is _COLON:
+                continue
+            before = _HEX_BEFORE.search(text[max(0, match.start() - 40) : match.start()])
+            after = _HEX_AFTER.match(text, match.start())
+            start = match.start() - (len(before[0]) if before else 0)
+            done = after.end() if after else match.end()
+            yield from _hexadecimal(text, start, done)
+
+
+def _hexadecimal(text: str, start: int, end: int) -> Iterator[Finding]:
+    """An IPv6 or MAC address that is all of this run."""
+    run = text[start:end].rstrip(":-") if text[end - 2 : end] != "::" else text[start:end]
+    end = start + len(run)
+    if _TIME.fullmatch(run) or (start and text[start - 1].isalnum()) or text[end : end + 1].isalnum():
+        return
+    if _MAC.fullmatch(run):
+        yield Finding(start, end, "MAC_ADDRESS")
+    elif run.count(":") >= 3 and len(run) > 7 and any(c.isdigit() for c in run) and _is_host(run):
+        yield Finding(start, end, "IP_ADDRESS")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified or address.is_multicast or text == "255.255.255.255")
+
+
+_BIRTH = re.compile(
+    r"\b(?:dob|d\.o\.b\.?|date[ _-]of[ _-]birth|birth[ _-]?date|date de naissance|geburtsdatum|geboren am|born(?: on)?)"
+    r"\b\W{0,6}(?:is )?(\d{4}-\d{2}-\d{2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{1,2}\.? [a-z]{3,9}\.?,? \d{4}"
+    r"|[a-z]{3,9} \d{1,2}(?:st|nd|rd|th)?,? \d{4})"
+)
+
+
+def births(lower: str) -> Iterator[Finding]:
+    """Dates somebody was born on."""
+    if "birth" in lower or "dob" in lower or "born" in lower or "d.o.b" in lower or "geb" in lower or "naiss" in lower:
+        for match in _BIRTH.finditer(lower):
+            yield Finding(*match.span(1), "DATE_OF_BIRTH")

@@ -1,0 +1,132 @@
+"""Everything personal or secret in one text.
+
+Cheap questions first (is there a digit, an `@`, a word for a secret?): most texts are done after them. A
+text that was searched before is not searched again: agents send their history with every request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from registry.tenant_policy import Dictionary
+from services.proxy.redaction import contacts, encoded, national, secrets
+from services.proxy.redaction.findings import Finding, merged
+
+_REMEMBER_FROM = 200
+"""Characters: a shorter text is searched faster than it is looked up."""
+_REMEMBERED = 8192
+"""Texts a tenant's detector remembers, by digest: about 1 MB."""
+_DEPTH = 3
+"""Disguises within disguises that are followed."""
+
+_SUSPECT = re.compile(r"[0-9@]")
+_WORDS_WITHOUT_DIGITS = ("pass", "pwd", "secret", "token", "key", "://", "basic ", "kennwort", "contrase")
+_EXPLAINING = ("passw", "pwd", "secret", "token", "key", "credential", "pin", "cv", "phone", "mobile", "fax", "tel",
+               "birth", "dob", "auth", "account")  # fmt: skip
+_WORD = re.compile(r"[^\W\d_]+")
+_LONG_NUMBER = re.compile(r"\d(?:[^\n\d]?\d){5}")
+_STAND_IN = re.compile(r"<[A-Z][A-Z_]*(?:_[0-9a-f]{12})?>")
+"""What redaction puts in a text: never a finding again."""
+
+
+class Detector:
+    """The recognisers one policy asks for."""
+
+    def __init__(
+        self,
+        dictionaries: tuple[Dictionary, ...] = (),
+        countries: frozenset[str] | None = None,
+        off: frozenset[str] = frozenset(),
+        personal: bool = True,
+    ) -> None:
+        """`off` are entities that are not reported; without `personal` only secrets and dictionaries count."""
+        self._dictionaries = [(d.entity, d.compiled()) for d in dictionaries]
+        self._numbers = national.ContextNumbers(countries)
+        self._off = off
+        self._personal = personal
+        self._explains: dict[str, bool] = {}
+        self._known: OrderedDict[bytes, tuple[Finding, ...]] = OrderedDict()
+
+    def find(self, text: str) -> tuple[Finding, ...]:
+        """Disjoint findings in the order of the text."""
+        if len(text) < _REMEMBER_FROM:
+            return tuple(self._search(text))
+        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        known = self._known.get(key)
+        if known is None:
+            known = tuple(self._search(text))
+            self._known[key] = known
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return known
+
+    def explains(self, name: str) -> bool:
+        """Does a field's name say something about what it holds?"""
+        known = self._explains.get(name)
+        if known is None:
+            if len(self._explains) > _REMEMBERED:
+                self._explains.clear()
+            words = name.lower()
+            known = self._explains[name] = any(stem in words for stem in _EXPLAINING) or self._numbers.knows(
+                _WORD.findall(words)
+            )
+        return known
+
+    def _search(self, text: str, depth: int = 0) -> list[Finding]:
+        found = [f for f in self._candidates(text, depth) if f.entity not in self._off]
+        if not found:
+            return found
+        if "<" in text:
+            ours = [match.span() for match in _STAND_IN.finditer(text)]
+            found = [f for f in found if not any(start <= f.start and f.end <= end for start, end in ours)]
+        return merged(found)
+
+    def _candidates(self, text: str, depth: int) -> Iterator[Finding]:
+        for entity, pattern in self._dictionaries:
+            for match in pattern.finditer(text):
+                yield Finding(*match.span(), entity)
+        if _harmless(text):
+            return
+        lower = _lower(text)
+        runs = [run for run in encoded.LONG.finditer(text) if _SUSPECT.search(run[0])]
+        for run in runs:
+            yield from secrets.issued(run[0], run.start())
+        yield from secrets.find(text, lower)
+        if self._personal:
+            yield from self._people(text, lower)
+        if depth < _DEPTH:
+            yield from encoded.find(text, runs, lambda plain: self._search(plain, depth + 1))
+
+    def _people(self, text: str, lower: str) -> Iterator[Finding]:
+        if "@" in text:
+            yield from contacts.emails(text)
+        if _SUSPECT.search(text) is None:
+            return
+        yield from contacts.births(lower)
+        yield from contacts.addresses(text)
+        if _LONG_NUMBER.search(text) is None:
+            return
+        yield from contacts.phones(text, lower)
+        yield from contacts.cards(text)
+        yield from contacts.ibans(text)
+        yield from national.find_alone(text)
+        yield from self._numbers.find(text, lower)
+
+
+def _harmless(text: str) -> bool:
+    """Plain words without a digit, an `@` or a word for a secret."""
+    if _SUSPECT.search(text) is not None or not text.isascii() or "\\" in text or "%" in text:
+        return False
+    lower = text.lower()
+    return not any(word in lower for word in _WORDS_WITHOUT_DIGITS)
+
+
+def _lower(text: str) -> str:
+    """Lower case, character by character: places in it are places in the text."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else "".join(c if len(c.lower()) != 1 else c.lower() for c in text)

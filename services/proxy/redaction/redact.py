@@ -1,0 +1,131 @@
+"""A whole record without what is personal or secret: same structure, same types, same ids.
+
+Everything a client, a model or a tool may have put into a record is searched: messages, arguments as objects
+and as text, results, errors, tags, headers, extensions, and the names of fields. Our own identities and the
+chain are left alone. Nothing is raised for what a record may hold: a value that can't be searched is replaced
+by `{redacted, labels: ["redaction_failed"]}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from registry.tenant_policy import FieldRule, TenantPolicy
+from services.proxy.redaction.detect import Detector
+from services.proxy.redaction.failure import described
+from services.proxy.redaction.fields import FieldRules
+from services.proxy.redaction.findings import SECRETS
+from services.proxy.redaction.pseudonyms import Pseudonyms
+from services.proxy.redaction.walk import Walk
+
+_log = logging.getLogger(__name__)
+
+FAILED = "redaction_failed"
+
+_OURS = frozenset(
+    {"atdp", "record", "id", "trajectory_id", "kind", "time", "ctx", "span_id", "parent_id", "parent", "causes", "seq",
+     "prev_hash", "hash", "gov", "replay", "tokens", "turn", "step", "duration_ms", "targets", "chosen", "rejected",
+     "supersedes", "evidence", "observed_at", "scale", "confidence", "patch", "optimizable", "retracted", "value",
+     "agent"}
+)  # fmt: skip
+"""Of a record's own fields those that hold nothing from outside."""
+
+_MIN_KNOWN = 6
+"""What is shorter, or all letters, may be a word: hidden where it was recognised, not wherever it stands."""
+_MOST_KNOWN = 256
+
+
+@dataclass
+class Redacted:
+    """What became of one record."""
+
+    record: dict[str, Any]
+    entities: Counter[str] = field(default_factory=Counter)
+    """How many of what were found."""
+    substitutions: dict[str, Any] = field(default_factory=dict)
+    """Pseudonym → original, for those that may be kept sealed."""
+    masked: bool = False
+    """Is something gone for good?"""
+    failed: bool = False
+    """Was something removed because it could not be searched?"""
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.entities) or self.failed
+
+
+class Redactor:
+    """One tenant's policy, ready to use. Not for several threads at once."""
+
+    def __init__(self, policy: TenantPolicy, pseudonyms: Pseudonyms) -> None:
+        self.policy = policy
+        self.pseudonyms = pseudonyms
+        self.fields = FieldRules(policy)
+        self.actions = {d.entity: d.action for d in policy.dictionaries} | policy.actions
+        self.detector = Detector(
+            policy.dictionaries,
+            None if policy.countries is None else frozenset(policy.countries),
+            frozenset(entity for entity, action in self.actions.items() if action == "keep"),
+            personal=policy.redaction != "secrets",
+        )
+
+    def action(self, entity: str) -> str:
+        """What is done with a finding in a text."""
+        return self.actions.get(entity) or ("mask" if entity in SECRETS else "pseudonym")
+
+    def rule(self, name: str, path: tuple[str, ...]) -> FieldRule | None:
+        return self.fields.find(name, path)
+
+    def redact(self, record: Mapping[str, Any], known: dict[str, str] | None = None) -> Redacted:
+        """One record; see `redact_all`."""
+        return self.redact_all([record], known)[0]
+
+    def redact_all(self, records: Iterable[Mapping[str, Any]], known: dict[str, str] | None = None) -> list[Redacted]:
+        """Records that belong together: what is recognised in one of them is hidden in all.
+
+        `known` maps values recognised earlier to their entity; what is recognised now is added to it.
+        """
+        values = {} if known is None else known
+        before = len(values)
+        records = list(records)
+        walks = [Walk(self) for _ in records]
+        done = [self._record(walk, record) for walk, record in zip(walks, records, strict=True)]
+        for walk in walks:
+            for value, entity in walk.values.items():
+                if len(value) >= _MIN_KNOWN and not value.isalpha() and len(values) < _MOST_KNOWN:
+                    values.setdefault(value, entity)
+        if values and (len(values) > before or before):
+            pattern = re.compile("|".join(re.escape(v) for v in sorted(values, key=len, reverse=True)))
+            for walk, redacted in zip(walks, done, strict=True):
+                walk.known = (pattern, values)
+                redacted.record = self._record(walk, redacted.record).record
+        for walk, redacted in zip(walks, done, strict=True):
+            redacted.entities, redacted.substitutions = walk.entities, walk.substitutions
+            redacted.masked, redacted.failed = walk.masked, walk.failed
+        return done
+
+    def text(self, text: str) -> str:
+        """A name from outside, such as a session's id, as it may be stored."""
+        value = Walk(self).value(text, "", ())
+        return value if isinstance(value, str) else f"<{FAILED.upper()}>"
+
+    def _record(self, walk: Walk, record: Mapping[str, Any]) -> Redacted:
+        try:
+            return Redacted({key: self._member(walk, key, value) for key, value in record.items()})
+        except Exception as error:
+            # such as a RecursionError that the depth bound did not see coming: better empty than open
+            _log.error("a record is stored without what came from outside: %s", described(error))
+            walk.failed = True
+            kept = {key: value for key, value in record.items() if key in _OURS and key != "tokens"}
+            return Redacted(kept)
+
+    @staticmethod
+    def _member(walk: Walk, key: str, value: Any) -> Any:
+        if key in _OURS:
+            return value
+        return walk.value(value, key, (key,))
