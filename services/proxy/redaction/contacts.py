@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import phonenumbers
 
 from services.proxy.redaction.findings import Finding
-from services.proxy.redaction.numbers import digits, iban_length, is_card
+from services.proxy.redaction.numbers import Run, digits, iban_length, is_card
 
 _LOCAL = re.compile(r"[\w.%+'-]{1,64}$")
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}[^\W\d_]{2,24}(?![\w@])")
@@ -31,14 +31,16 @@ def emails(text: str) -> Iterator[Finding]:
 
 
 _CARD = re.compile(r"[2-6](?<![\w.,-].)\d{3}(?:[ -]?\d){8,15}(?![\w-])")
-_IBAN = re.compile(r"\d(?<=[A-Za-z]{2}\d)(?<![A-Za-z0-9]...)\d(?:[ -]?[A-Za-z0-9]){11,30}")
+_IBAN = re.compile(r"\d(?<=[A-Z]{2}\d)(?<![A-Za-z0-9]...)\d(?:[ -]?[A-Z0-9]){11,31}")
 """Begins at the first digit, behind the two letters of the country: patterns that begin with a digit are fast."""
 
 
-def cards(text: str) -> Iterator[Finding]:
-    for match in _CARD.finditer(text):
-        if is_card(match[0]):
-            yield Finding(*match.span(), "CREDIT_CARD")
+def cards(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
+    for run in runs:
+        if run.count >= 12:
+            for match in _CARD.finditer(text, run.start, run.end):
+                if is_card(match[0]):
+                    yield Finding(*match.span(), "CREDIT_CARD")
 
 
 def ibans(text: str) -> Iterator[Finding]:
@@ -54,26 +56,32 @@ _NORTH_AMERICAN = re.compile(r"[(2-9](?<![\w.+-].)(?:(?<=\()[2-9])?\d\d(?:\) ?|[
 _WITH_COUNTRY = re.compile(r"1[-. ](?<![\w.+-]..)\(?[2-9]\d\d\)?[-. ][2-9]\d\d[-. ]\d{4}(?![\w-]|\.\d)")
 _DIALLED = re.compile(r"[(+\d](?<![\w.,#-].)[\d ().\-/]{5,18}\d(?![\w-]|\.\d)")
 _PHONE_WORD = re.compile(
-    r"phone|mobile|cell|whatsapp|sms|fax|telefon|handy|teléfono|téléphone|(?:call|reach|text) me|reached (?:at|on)"
-    r"|\btel\b|callback|dial|rufnummer|móvil|portable|contact"
+    r"\b(?:phone|mobile|cell|cellphone|whatsapp|sms|fax|telefon|handy|teléfono|téléphone|telephone|tel|callback|dial"
+    r"|rufnummer|móvil|portable|(?:call|reach|text|ring) me|reached (?:at|on))\b"
 )
-_PHONE_WINDOW = 60
+_PHONE_WINDOW = 40
 _REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
 """Countries whose national form is understood behind a word for a telephone."""
 
 
-def phones(text: str, lower: str) -> Iterator[Finding]:
+def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
     """Telephone numbers: international or North American in form, or valid and behind a word for one."""
-    if "+" in text:
-        for match in _INTERNATIONAL.finditer(text):
+    for run in runs:
+        if run.count < 7:
+            continue
+        start = max(0, run.start - 1)  # a `+` or `(` may come first
+        for match in _INTERNATIONAL.finditer(text, start, run.end):
             if _is_phone(match[0], None):
                 yield Finding(*match.span(), "PHONE_NUMBER")
-    for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
-        for match in form.finditer(text):
-            yield Finding(*match.span(), "PHONE_NUMBER")
-    for match in _DIALLED.finditer(text):
-        if not 7 <= len(digits(match[0])) <= 15:
-            continue
+        for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
+            for match in form.finditer(text, start, run.end):
+                yield Finding(*match.span(), "PHONE_NUMBER")
+        if _PHONE_WORD.search(lower, max(0, run.start - _PHONE_WINDOW), run.start):
+            yield from _dialled(text, lower, start, run.end)
+
+
+def _dialled(text: str, lower: str, start: int, end: int) -> Iterator[Finding]:
+    for match in _DIALLED.finditer(text, start, end):
         said = _PHONE_WORD.search(lower, max(0, match.start() - _PHONE_WINDOW), match.start())
         if said is not None and any(_is_phone(match[0], region) for region in _REGIONS):
             yield Finding(*match.span(), "PHONE_NUMBER")
@@ -103,11 +111,13 @@ _MAC = re.compile(r"[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}")
 _TIME = re.compile(r"\d{1,2}(?::\d{2}){1,2}")
 
 
-def addresses(text: str) -> Iterator[Finding]:
+def addresses(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
     """IP and MAC addresses of a machine somebody may sit at; not loopback, not a version with three dots."""
-    for match in _IPV4.finditer(text):
-        if _is_host(match[0]) and not _VERSION.search(text[max(0, match.start() - 12) : match.start()]):
-            yield Finding(*match.span(), "IP_ADDRESS")
+    for run in runs:
+        if run.text.count(".") >= 3:
+            for match in _IPV4.finditer(text, run.start, run.end):
+                if _is_host(match[0]) and not _VERSION.search(text[max(0, match.start() - 12) : match.start()]):
+                    yield Finding(*match.span(), "IP_ADDRESS")
     done = 0
     for sign in (_COLON, _DASH):
         for match in sign.finditer(text):

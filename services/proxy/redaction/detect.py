@@ -7,18 +7,24 @@ text that was searched before is not searched again: agents send their history w
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
 from registry.tenant_policy import Dictionary
-from services.proxy.redaction import contacts, encoded, national, secrets
+from services.proxy.redaction import contacts, encoded, national, numbers, secrets
 from services.proxy.redaction.findings import Finding, merged
 
 _REMEMBER_FROM = 200
 """Characters: a shorter text is searched faster than it is looked up."""
 _REMEMBERED = 8192
 """Texts a tenant's detector remembers, by digest: about 1 MB."""
+_LARGE = 100_000
+"""Characters searched at once."""
+_OVERLAP = 17_000
+"""A private key is the longest thing that is looked for."""
 _DEPTH = 3
 """Disguises within disguises that are followed."""
 
@@ -27,9 +33,12 @@ _WORDS_WITHOUT_DIGITS = ("pass", "pwd", "secret", "token", "key", "://", "basic 
 _EXPLAINING = ("passw", "pwd", "secret", "token", "key", "credential", "pin", "cv", "phone", "mobile", "fax", "tel",
                "birth", "dob", "auth", "account")  # fmt: skip
 _WORD = re.compile(r"[^\W\d_]+")
-_LONG_NUMBER = re.compile(r"\d(?:[^\n\d]?\d){5}")
 _STAND_IN = re.compile(r"<[A-Z][A-Z_]*(?:_[0-9a-f]{12})?>")
 """What redaction puts in a text: never a finding again."""
+
+
+class OutOfTime(Exception):
+    """An exchange took too long to search; what was not searched is not stored in the clear."""
 
 
 class Detector:
@@ -47,6 +56,8 @@ class Detector:
         self._numbers = national.ContextNumbers(countries)
         self._off = off
         self._personal = personal
+        self.deadline = math.inf
+        """When to give up on a large text (`time.monotonic`)."""
         self._explains: dict[str, bool] = {}
         self._known: OrderedDict[bytes, tuple[Finding, ...]] = OrderedDict()
 
@@ -78,12 +89,25 @@ class Detector:
         return known
 
     def _search(self, text: str, depth: int = 0) -> list[Finding]:
+        if len(text) > _LARGE:
+            return self._search_large(text, depth)
         found = [f for f in self._candidates(text, depth) if f.entity not in self._off]
         if not found:
             return found
         if "<" in text:
             ours = [match.span() for match in _STAND_IN.finditer(text)]
             found = [f for f in found if not any(start <= f.start and f.end <= end for start, end in ours)]
+        return merged(found)
+
+    def _search_large(self, text: str, depth: int) -> list[Finding]:
+        """A large text without its images and archives, piece by piece; pieces overlap by what a finding may span."""
+        found: list[Finding] = []
+        for start, end in encoded.readable(text):
+            for at in range(start, end, _LARGE - _OVERLAP):
+                if time.monotonic() > self.deadline:
+                    raise OutOfTime(f"a text of {len(text)} characters")
+                piece = text[at : min(end, at + _LARGE)]
+                found += [Finding(f.start + at, f.end + at, f.entity) for f in self._search(piece, depth)]
         return merged(found)
 
     def _candidates(self, text: str, depth: int) -> Iterator[Finding]:
@@ -93,7 +117,7 @@ class Detector:
         if _harmless(text):
             return
         lower = _lower(text)
-        runs = [run for run in encoded.LONG.finditer(text) if _SUSPECT.search(run[0])]
+        runs = [run for run in encoded.LONG.finditer(text) if _SUSPECT.search(run[0]) or _mixed(run[0])]
         for run in runs:
             yield from secrets.issued(run[0], run.start())
         yield from secrets.find(text, lower)
@@ -107,15 +131,16 @@ class Detector:
             yield from contacts.emails(text)
         if _SUSPECT.search(text) is None:
             return
-        yield from contacts.births(lower)
-        yield from contacts.addresses(text)
-        if _LONG_NUMBER.search(text) is None:
+        runs = numbers.runs(text)
+        yield from contacts.addresses(text, runs)
+        yield from national.find_alone(text, runs)
+        if not runs:
             return
-        yield from contacts.phones(text, lower)
-        yield from contacts.cards(text)
+        yield from contacts.births(lower)
+        yield from contacts.phones(text, lower, runs)
+        yield from contacts.cards(text, runs)
         yield from contacts.ibans(text)
-        yield from national.find_alone(text)
-        yield from self._numbers.find(text, lower)
+        yield from self._numbers.find(text, lower, runs)
 
 
 def _harmless(text: str) -> bool:
@@ -123,7 +148,12 @@ def _harmless(text: str) -> bool:
     if _SUSPECT.search(text) is not None or not text.isascii() or "\\" in text or "%" in text:
         return False
     lower = text.lower()
-    return not any(word in lower for word in _WORDS_WITHOUT_DIGITS)
+    return not any(word in lower for word in _WORDS_WITHOUT_DIGITS) and encoded.LONG.search(text) is None
+
+
+def _mixed(run: str) -> bool:
+    """Upper and lower case in turns: base64 has no digit in one of fifty words of 24 characters."""
+    return sum(map(str.isupper, run[:48])) >= 3 and not run.isupper()
 
 
 def _lower(text: str) -> str:

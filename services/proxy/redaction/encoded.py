@@ -52,6 +52,20 @@ def find(text: str, runs: Sequence[re.Match[str]], search: Search) -> Iterator[F
         yield from _mapped(*_folded(text), search)
 
 
+_OPAQUE = re.compile(r"[A-Za-z0-9+/]{4096,}={0,2}")
+
+
+def readable(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of a large text between long encoded runs that hold no text: images, archives, audio."""
+    at = 0
+    for match in _OPAQUE.finditer(text):
+        compact = match[0][:_PROBE]
+        if not _HEX.fullmatch(compact) and _text(_base64(compact), whole=False) is None:
+            yield at, match.start()
+            at = match.end()
+    yield at, len(text)
+
+
 def _extent(text: str, end: int) -> int:
     """The end of a run, or of the lines that go on behind it."""
     return min(len(text), end + 1_000_000) if text[end : end + 1] in ("\n", "\r", "\\") else end

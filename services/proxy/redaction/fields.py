@@ -12,7 +12,7 @@ _SECRET = {
                  "oldpassword", "currentpassword"),
     "TOKEN": ("authorization", "proxyauthorization", "apikey", "xapikey", "xgoogapikey", "accesstoken",
               "refreshtoken",
-              "idtoken", "authtoken", "sessiontoken", "bearertoken", "xauthtoken", "secret", "clientsecret",
+              "idtoken", "authtoken", "sessiontoken", "bearertoken", "xauthtoken", "clientsecret",
               "secretkey",
               "secretaccesskey", "awssecretaccesskey", "privatekey", "signingkey", "cookie", "setcookie", "xcsrftoken",
               "connectionstring", "xevoplanekey"),

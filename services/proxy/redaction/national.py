@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.proxy.redaction.findings import Finding
-from services.proxy.redaction.numbers import checker
+from services.proxy.redaction.numbers import Run, checker
 
 _FILE = Path(__file__).with_name("presidio.json")
 
@@ -112,9 +112,7 @@ _TOKEN = re.compile(r"[0-9A-Z](?<![\w.+/=&#-].)[0-9A-Z.+-]{8,19}(?![\w/=+-])")
 _ALONE_UNION = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern, _ in _ALONE))
 _CHECKED = frozenset(name for name, _, must in _ALONE if must)
 
-_NINO_SPACED = re.compile(r"[A-CEGHJ-PR-TW-Z](?<!\w.)[A-CEGHJ-NPR-TW-Z] \d\d \d\d \d\d [A-D]\b")
-_NUMBER = re.compile(r"\d(?:[ ./-]?\d){3,}")
-"""Every number worth a question has four digits in a row, give or take a separator."""
+_NINO_SPACED = re.compile(r"(?!BG|GB|NK|KN|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] \d\d \d\d \d\d [A-D]\b")
 
 
 @dataclass(frozen=True)
@@ -183,12 +181,12 @@ class ContextNumbers:
         """Is one of these words the beginning of a context?"""
         return not self._words.isdisjoint(words)
 
-    def find(self, text: str, lower: str) -> Iterator[Finding]:
+    def find(self, text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
         """Numbers behind a word that says what they are."""
         asked: set[tuple[str, int]] = set()
-        for number in _NUMBER.finditer(text):
-            start = max(0, number.start() - WINDOW)
-            before = lower[start : number.start()]
+        for run in runs:
+            start = max(0, run.start - WINDOW)
+            before = lower[start : run.start]
             for word in self._words.intersection(_LETTERS.findall(before)):
                 for phrase, recognisers in self._by_word[word]:
                     for end in _occurrences(before, phrase):
@@ -198,7 +196,7 @@ class ContextNumbers:
                                 yield from recogniser.find(text, start + end, min(len(text), start + end + WINDOW + 24))
 
 
-def find_alone(text: str) -> Iterator[Finding]:
+def find_alone(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
     """Numbers whose form or checksum is enough."""
     for token in _TOKEN.finditer(text):
         value = token[0].rstrip(".-+")
@@ -208,8 +206,11 @@ def find_alone(text: str) -> Iterator[Finding]:
         check = checker(match.lastgroup) if match.lastgroup in _CHECKED else None
         if check is None or check(value):
             yield Finding(token.start(), token.start() + len(value), match.lastgroup)
-    for spaced in _NINO_SPACED.finditer(text):
-        yield Finding(*spaced.span(), "UK_NINO")
+    for run in runs:
+        if run.count == 6 and run.start >= 3:
+            spaced = _NINO_SPACED.match(text, run.start - 3)
+            if spaced is not None and (run.start == 3 or not text[run.start - 4].isalnum()):
+                yield Finding(*spaced.span(), "UK_NINO")
 
 
 def _occurrences(text: str, phrase: str) -> Iterator[int]:

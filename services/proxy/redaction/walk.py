@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MAX_TEXT = 4_000_000
-"""Characters: searching more would hold the gateway up; such a text is not kept in the clear."""
+MAX_TEXT = 20_000_000
+"""Characters: more than a request may have; such a text is not kept in the clear."""
+_HURRIED = 500
+"""Characters: shorter texts are searched even when the time is up."""
 _MAX_DEPTH = 100
 _MAX_JOINED = 200_000
 _BIG_NUMBER = 9_999_999
@@ -189,7 +192,7 @@ class Walk:
             return self._ruled(text, rule)
         if len(text) < 4:
             return text
-        if len(text) > MAX_TEXT:
+        if len(text) > MAX_TEXT or (len(text) > _HURRIED and time.monotonic() > self._redactor.detector.deadline):
             return self._fail(key, path)
         found = self._find(text, key)
         if json_text.like(text):
