@@ -15,6 +15,7 @@ def found(text: str, detector: Detector | None = None) -> list[tuple[str, str]]:
     return [(f.entity, text[f.start : f.end]) for f in (detector or Detector()).find(text)]
 
 
+@pytest.mark.stack
 def test_presidios_patterns_are_those_of_the_installed_presidio() -> None:
     pytest.importorskip("presidio_analyzer", reason="needs presidio-analyzer (dev)")
     assert presidio.FILE.read_text() == presidio.render(), "run `python -m services.proxy.redaction.presidio`"

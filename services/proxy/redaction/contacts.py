@@ -37,7 +37,7 @@ _IBAN = re.compile(r"\d(?<=[A-Z]{2}\d)(?<![A-Za-z0-9]...)\d(?:[ -]?[A-Z0-9]){11,
 
 def cards(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
     for run in runs:
-        if run.count >= 12:
+        if run.size >= 12:
             for match in _CARD.finditer(text, run.start, run.end):
                 if is_card(match[0]):
                     yield Finding(*match.span(), "CREDIT_CARD")
@@ -67,7 +67,7 @@ _REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
 def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
     """Telephone numbers: international or North American in form, or valid and behind a word for one."""
     for run in runs:
-        if run.count < 7:
+        if run.size < 7:
             continue
         start = max(0, run.start - 1)  # a `+` or `(` may come first
         for match in _INTERNATIONAL.finditer(text, start, run.end):

@@ -207,7 +207,7 @@ def find_alone(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
         if check is None or check(value):
             yield Finding(token.start(), token.start() + len(value), match.lastgroup)
     for run in runs:
-        if run.count == 6 and run.start >= 3:
+        if run.size == 6 and run.start >= 3:
             spaced = _NINO_SPACED.match(text, run.start - 3)
             if spaced is not None and (run.start == 3 or not text[run.start - 4].isalnum()):
                 yield Finding(*spaced.span(), "UK_NINO")

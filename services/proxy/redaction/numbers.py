@@ -19,7 +19,7 @@ class Run(NamedTuple):
     start: int
     end: int
     """Behind the word the digits end in, so that a pattern sees what follows them."""
-    count: int
+    size: int
     """How many digits."""
     text: str
 
