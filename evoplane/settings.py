@@ -203,6 +203,11 @@ class Settings(_Section):
         return self.var / "keys"
 
     @property
+    def policies_dir(self) -> Path:
+        """The deployment's own Cedar policies; those that ship count while there are none."""
+        return self.var / "policies"
+
+    @property
     def model_dir(self) -> Path:
         return self.paths.models / self.model.name
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import typer
 
 from evoplane import __version__
-from evoplane.cli import approvals, delivery, identity, lineage, loop, mcp, stack, store, trajectories
+from evoplane.cli import approvals, delivery, governance, identity, lineage, loop, mcp, stack, store, trajectories
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.add_typer(identity.tenant_app, name="tenant")
 app.add_typer(identity.agent_app, name="agent")
 app.add_typer(identity.key_app, name="key")
+app.add_typer(governance.grant_app, name="grant")
+app.add_typer(governance.role_app, name="role")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(mcp.app, name="mcp")

@@ -115,7 +115,7 @@ async def store_reports(gateway: Gateway, session: Session, items: Sequence[Repo
             calls.pop(call_id)
         taken.append(call_id or item.call_id)
     try:
-        stored = await gateway.store.append(session.key.tenant, [*drafts, *events])
+        stored = await gateway.append(session.key.tenant, [*drafts, *events])
     except InvalidDraft as error:
         gateway.forget_log(session)
         raise errors.not_recording() from error

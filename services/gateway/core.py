@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 
 from atdp import clock
 from evoplane.settings import Settings
+from registry import tenant_policy
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
 from services.gateway.errors import forbidden, not_recording, unauthorized
@@ -20,11 +21,13 @@ from services.gateway.peers import Peers
 from services.gateway.upstream import Upstreams
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
-from services.proxy.drafts import InvalidDraft, Stored
+from services.proxy.drafts import InvalidDraft, SealedBlob, Stored, StoreDraft, TrajectoryKey
 from services.proxy.ending import Ending
+from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
 from services.proxy.mcp_memory import McpMemory
 from services.proxy.restore import restore
+from services.proxy.retention import retain
 from services.proxy.sessions import Session, Sessions
 from services.proxy.store import StoreUnavailable, open_reader, open_store
 from services.router.assignment import Router
@@ -35,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _SWEEP_S = 15.0
 """How often idle trajectories are closed."""
+_RETAIN_S = 3600.0
+"""How often retention is enforced."""
 
 
 class Gateway:
@@ -45,7 +50,8 @@ class Gateway:
         self.token_capture = token_capture
         """Is the upstream our worker, which gives token ids when asked?"""
         self.control = ControlWatcher(settings.control_db, settings.model.name, settings.keys_dir)
-        self.governor = Governor(lambda: self.control.picture)
+        self.reader = open_reader(settings)
+        self.governor = Governor(lambda: self.control.picture, self.reader.trajectory_key)
         self.router = Router(self.control)
         self.sessions = Sessions()
         self.contexts = ContextBook()
@@ -57,6 +63,7 @@ class Gateway:
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
+        self._next_retention = time.monotonic() + _SWEEP_S
 
     async def start(self) -> None:
         await self.control.start()
@@ -77,6 +84,7 @@ class Gateway:
         await self.upstreams.close()
         await self.peers.close()
         await self.store.close()
+        self.reader.close()
         await self.control.close()
 
     def authenticate(self, request: Request, scope: str) -> Key:
@@ -120,6 +128,17 @@ class Gateway:
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
         self.spawn(self._confirm_later(self._submit(exchange, ending), exchange, ending))
+
+    async def append(self, tenant: str, drafts: Sequence[StoreDraft]) -> list[Stored]:
+        """Make drafts durable in the form in which they may be stored; gives one `Stored` a draft.
+
+        Raises as `EventStore.append` does, and `StoreUnavailable` when the tenant's policy blocks what can't be
+        redacted.
+        """
+        protected = self.governor.protect(tenant, drafts)
+        stored = await self.store.append(tenant, protected)
+        pairs = zip(protected, stored, strict=True)
+        return [item for draft, item in pairs if not isinstance(draft, SealedBlob | TrajectoryKey)]
 
     def forget_log(self, session: Session) -> None:
         """The store refused what continues this session: point at nothing that was said before."""
@@ -173,7 +192,20 @@ class Gateway:
         while True:
             await asyncio.sleep(min(_SWEEP_S, idle_s))
             self.sessions.forget_idle(idle_s)
+            await self._retain()
             tenants = list(self.control.picture.tenants)
             closed = await self.store.close_idle(tenants, clock.from_epoch(time.time() - idle_s))
             for tenant, ids in closed.items():
                 self.sessions.close(tenant, ids)
+
+    async def _retain(self) -> None:
+        """Once an hour: erase what is past its tenant's retention."""
+        if time.monotonic() < self._next_retention:
+            return
+        self._next_retention = time.monotonic() + _RETAIN_S
+        for tenant in self.control.picture.tenants:
+            policy = self.control.picture.policies.get(tenant, tenant_policy.DEFAULT)
+            try:
+                await retain(self.store, self.reader, tenant, policy)
+            except (StoreUnavailable, StorageFailed) as error:
+                _log.warning("retention of %s waits for its log: %s", tenant, error)

@@ -68,11 +68,9 @@ async def feedback(gateway: Gateway, request: Request, send: Send) -> None:
         raise errors.malformed(f"Send between 1 and {_AT_MOST} signals at once.")
     signals = [_signal(key, _read(item, index)) for index, item in enumerate(items)]
     try:
-        placed = await gateway.store.append(key.tenant, gateway.governor.protect(key.tenant, signals))
+        stored = await gateway.append(key.tenant, signals)
     except StoreUnavailable as error:
         raise errors.not_recording() from error
-    by_id = {item.id: item for item in placed}
-    stored = [by_id[signal.annotation.id] for signal in signals]
     ended = [
         item.trajectory_id
         for item, signal in zip(stored, signals, strict=True)

@@ -40,7 +40,9 @@ def bare_all(drafts: Iterable[StoreDraft], contexts: dict[str, str]) -> list[Sto
             stripped = _context(draft)
             contexts[draft.id] = stripped.id
             kept.append(stripped)
-        elif not isinstance(draft, Content):  # a tool's description, which no record names any more
+        elif isinstance(draft, Content):  # a tool's description, which no record names any more
+            kept.append(Content("application/json", b'{"redacted":true}'))
+        else:
             kept.append(bare(draft))
     return [
         msgspec.structs.replace(draft, ctx=contexts.get(draft.ctx, draft.ctx))

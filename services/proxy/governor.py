@@ -163,10 +163,15 @@ class Governor:
 
     def _sealer(self, state: _Tenant, id: str) -> Sealer:
         """The sealer of a trajectory: with its data key, whoever made it."""
-        stored = self._key_of(state.keys.tenant, id) if self._key_of is not None else None
-        if stored is None:
+        if self._key_of is None:
             return Sealer.fresh(id)
-        return Sealer(id, state.keys.unwrap(id, *stored))
+        try:
+            stored = self._key_of(state.keys.tenant, id)
+        except Exception as error:
+            # most likely there is none: the store keeps the first key of a trajectory, and this may be it
+            _log.warning("the store can't say whether %s has a data key: %s", id, described(error))
+            stored = None
+        return Sealer.fresh(id) if stored is None else Sealer(id, state.keys.unwrap(id, *stored))
 
 
 class _Exchange:
