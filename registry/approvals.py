@@ -16,6 +16,7 @@ import msgspec
 from atdp.ids import uuid7
 from registry import audit
 from registry.control import transaction
+from registry.policies import Policies, principal, shipped
 from registry.tenants import RegistryError, get_agent
 
 Status = Literal["pending", "approved", "rejected", "expired"]
@@ -115,17 +116,20 @@ def decide(
     reason: str = "",
     at: datetime | None = None,
     os_user: str | None = None,
+    policies: Policies | None = None,
 ) -> tuple[Approval, bool]:
     """Approve or reject; returns the record and whether this call changed it.
 
-    `os_user` is the account a command ran under: `by` is only what the caller says. Raises
-    `RegistryError` when `by` is not an approver of the agent now, or when the record was already
-    decided the other way or has expired.
+    `os_user` is the account a command ran under: `by` is only what the caller says. `policies` say who may
+    decide; those that ship permit the agent's approvers. Raises `RegistryError` when `by` may not decide about
+    the agent now, or when the record was already decided the other way or has expired.
     """
+    rules = policies or shipped()
     with transaction(connection):
         approval = get(connection, id, at)
         approvers = get_agent(connection, approval.agent).approvers
-        if by not in approvers:
+        attributes = {"approvers": list(approvers), "name": approval.agent, "version": approval.version}
+        if not rules.allows(principal(connection, by), "approve", f"Agent::{approval.agent}", attributes):
             allowed = ", ".join(approvers) or "nobody"
             raise RegistryError(f"{by!r} may not decide about {approval.agent}; approvers: {allowed}")
         if approval.status == decision:

@@ -11,6 +11,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,6 +81,12 @@ class Policies:
             if len(self._decided) > _REMEMBERED:
                 self._decided.popitem(last=False)
         return known
+
+
+@cache
+def shipped() -> Policies:
+    """The policies that ship."""
+    return Policies.load()
 
 
 def principal(connection: sqlite3.Connection, name: str, local: bool = False) -> Principal:

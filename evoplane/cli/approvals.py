@@ -11,6 +11,7 @@ import typer
 from evoplane.cli.output import Json, err, show
 from evoplane.settings import settings
 from registry import approvals, control, prefect_runs
+from registry.policies import Policies
 
 app = typer.Typer(no_args_is_help=True, help="Promotions that wait for a person.")
 
@@ -65,7 +66,8 @@ def _decide(id: str, decision: Literal["approved", "rejected"], by: str, reason:
     config = settings()
     connection = control.connect(config.control_db)
     user = getpass.getuser()
-    approval, changed = approvals.decide(connection, id, decision, by, "cli", reason, os_user=user)
+    rules = Policies.load(config.policies_dir)
+    approval, changed = approvals.decide(connection, id, decision, by, "cli", reason, os_user=user, policies=rules)
     resumed: Any = None
     if approval.flow_run_id:
         resumed = prefect_runs.resume_approval(config, approval)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import getpass
-from typing import Annotated
+import sqlite3
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
 from evoplane.cli.output import Json, err, show
 from evoplane.settings import settings
-from registry import approvals, control, pointers, prefect_runs
+from registry import approvals, control, pointers, policies, prefect_runs
 from registry.tenants import RegistryError
 from services.worker import client
 
@@ -44,6 +45,7 @@ def promote(
     Example: evoplane promote --agent support --version 3
     """
     connection = control.connect(settings().control_db)
+    _require(connection, "promote", agent)
     with control.transaction(connection):
         approved = [
             a
@@ -74,6 +76,7 @@ def rollback(
     """
     config = settings()
     connection = control.connect(config.control_db)
+    _require(connection, "rollback", agent)
     try:
         client.load_version(config, connection, agent, to)
     except client.PolicyRefused as error:
@@ -81,6 +84,12 @@ def rollback(
     route = pointers.rollback(connection, agent, to, why, getpass.getuser())
     _mirror(agent)
     show(msgspec.to_builtins(route), json)
+
+
+def _require(connection: sqlite3.Connection, action: Literal["promote", "rollback"], agent: str) -> None:
+    """Raises `Forbidden` when the policies do not let this account do it."""
+    who = policies.principal(connection, getpass.getuser(), local=True)
+    policies.require(connection, policies.Policies.load(settings().policies_dir), who, action, f"Agent::{agent}")
 
 
 def _mirror(agent: str) -> None:

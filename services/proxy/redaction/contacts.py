@@ -70,12 +70,14 @@ def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
         if run.size < 7:
             continue
         start = max(0, run.start - 1)  # a `+` or `(` may come first
-        for match in _INTERNATIONAL.finditer(text, start, run.end):
-            if _is_phone(match[0], None):
-                yield Finding(*match.span(), "PHONE_NUMBER")
-        for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
-            for match in form.finditer(text, start, run.end):
-                yield Finding(*match.span(), "PHONE_NUMBER")
+        if text[start] == "+":
+            for match in _INTERNATIONAL.finditer(text, start, run.end):
+                if _is_phone(match[0], None):
+                    yield Finding(*match.span(), "PHONE_NUMBER")
+        if run.size >= 10 and not run.text.isdigit():
+            for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
+                for match in form.finditer(text, start, run.end):
+                    yield Finding(*match.span(), "PHONE_NUMBER")
         if _PHONE_WORD.search(lower, max(0, run.start - _PHONE_WINDOW), run.start):
             yield from _dialled(text, lower, start, run.end)
 

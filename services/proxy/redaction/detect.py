@@ -134,9 +134,9 @@ class Detector:
         runs = numbers.runs(text)
         yield from contacts.addresses(text, runs)
         yield from national.find_alone(text, runs)
+        yield from contacts.births(lower)
         if not runs:
             return
-        yield from contacts.births(lower)
         yield from contacts.phones(text, lower, runs)
         yield from contacts.cards(text, runs)
         yield from contacts.ibans(text)

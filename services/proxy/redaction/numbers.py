@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import NamedTuple
 
 _NOT_DIGIT = re.compile(r"\D")
-_RUN = re.compile(r"\d(?:[ ().\-/]{0,2}\d){3,}")
+_RUN = re.compile(r"\d[\d ().\-/]{2,}\d")
+_DATE = re.compile(r"(?:19|20)\d\d(?:-\d\d-\d\d)?$")
+"""Years and dates: most runs of digits are, and none is anybody's number."""
 _WORD_CHAR = re.compile(r"\w*")
 
 
@@ -28,10 +30,14 @@ def runs(text: str) -> list[Run]:
     """Every run of digits, in order."""
     found = []
     for match in _RUN.finditer(text):
+        if match.end() - match.start() <= 10 and _DATE.match(match[0]):
+            continue
         after = _WORD_CHAR.match(text, match.end())
         end = after.end() if after is not None else match.end()
         # a pattern may look two characters further, to tell `1.2.3.4` from `1.2.3.4.5`
-        found.append(Run(match.start(), min(len(text), end + 2), len(digits(match[0])), match[0]))
+        run = match[0]
+        size = len(run) if run.isdigit() else len(digits(run))
+        found.append(Run(match.start(), min(len(text), end + 2), size, run))
     return found
 
 

@@ -87,6 +87,8 @@ _PRIVATE_KEY = re.compile(
 )
 """Up to its end; a key cut off before that, as far as it goes. Escaped line ends (`\\n`) are part of it."""
 
+_PLAIN = re.compile(r"[0-9a-fTZ:.+_-]+")
+"""Hexadecimal identifiers and times: no issuer's key is made of these alone."""
 _JWT = re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?")
 _URL_PASSWORD = re.compile(r"://[^\s:/@\"'<>]{0,128}:([^\s\"'<>/]{1,256})@(?=[\w\[.%-])")
 _BEARER = re.compile(r"(?:bearer|token|apikey)[ \t]+((?=[^\s\"']*\d)[a-z0-9._~+/=-]{16,})")
@@ -108,6 +110,7 @@ _NOT_SECRET_NAME = re.compile(
     r"(?:ids?|names?|types?|counts?|limits?|urls?|uris?|paths?|files?|length|size|usage|expir\w*|policy|hint"
     r"|field|header|param\w*|ttl|used|budget|manager|ring|board|words?|tokens|keys)$"
 )
+_COMPOUND = re.compile(r"\w[_.-]\w")
 _PASSWORD_NAME = re.compile(r"passw|passphrase|passcode|pwd|kennwort|contrase|mot de passe")
 _PLACEHOLDER = re.compile(
     r"(?i)^(?:<[\w -]{0,40}>|\[[\w -]{0,40}\]|[{]{1,2}[\w .-]{0,40}[}]{1,2}|\$[\w({][\w .:})-]{0,40}|%\w{0,40}%?"
@@ -126,8 +129,8 @@ _NEAR = re.compile(
     r"[A-Za-z0-9+/_=~-]{20,})"
 )
 _HEX = re.compile(r"(?<![\w/+.-])([0-9a-fA-F]{32,128})(?![\w-])")
-_PIN = re.compile(r"\bpin(?:[ -]?(?:code|number))?\b[\"']?\s{0,2}(?:is|:|=)?\s{0,2}[\"']?(\d{4,8})\b")
-_CVV = re.compile(r"\b(?:cvv2?|cvc2?|csc|security code)\b\D{0,12}?(\d{3,4})\b")
+_PIN = re.compile(r"pin(?<!\wpin)(?:[ -]?(?:code|number))?\b[\"']?\s{0,2}(?:is|:|=)?\s{0,2}[\"']?(\d{4,8})\b")
+_CVV = re.compile(r"[cs](?<!\w.)(?:vv2?|vc2?|sc|ecurity code)\b\D{0,12}?(\d{3,4})\b")
 _MIN_ENTROPY = 3.2
 """Bits a character: random base64 of 20 characters has about 4, an identifier made of words below 3."""
 
@@ -139,6 +142,8 @@ def placeholder(value: str) -> bool:
 
 def issued(run: str, offset: int) -> Iterator[Finding]:
     """Keys of known issuers in a run without blanks that begins at `offset`."""
+    if _PLAIN.fullmatch(run):
+        return
     for literal, pattern in _COMPILED:
         if literal in run:
             for match in pattern.finditer(run):
@@ -191,6 +196,8 @@ def _names(lower: str) -> Iterable[tuple[int, int]]:
 
 def _beside(text: str, name: str, end: int) -> Iterator[Finding]:
     """A secret behind the name that ends here."""
+    if _COMPOUND.search(name) and _NOT_SECRET_NAME.search(name) and not _PASSWORD_NAME.search(name):
+        return  # such as `prompt_tokens`
     bare_key = "key" in name and not _KEY_NAME.search(name) and not any(s in name for s in ("secret", "token", "cred"))
     assigned = _ASSIGNED.match(text, end)
     if assigned is not None and not bare_key:

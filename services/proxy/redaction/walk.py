@@ -26,6 +26,8 @@ MAX_TEXT = 20_000_000
 """Characters: more than a request may have; such a text is not kept in the clear."""
 _HURRIED = 500
 """Characters: shorter texts are searched even when the time is up."""
+_WORD = 16
+"""Letters alone, and fewer than this, are a word, which only a tenant's dictionary could object to."""
 _MAX_DEPTH = 100
 _MAX_JOINED = 200_000
 _BIG_NUMBER = 9_999_999
@@ -61,6 +63,7 @@ class Walk:
         """On a second walk: values to hide wherever they stand."""
         self.masked = False
         self.failed = False
+        self._words_pass = not redactor.policy.dictionaries
 
     def value(self, value: Any, key: str, path: tuple[str, ...]) -> Any:
         """The value as it may be stored, under its field's name."""
@@ -190,7 +193,7 @@ class Walk:
         rule = self._redactor.rule(key, path) if path else None
         if rule is not None:
             return self._ruled(text, rule)
-        if len(text) < 4:
+        if len(text) < 4 or (self._words_pass and len(text) < _WORD and text.isalpha()):
             return text
         if len(text) > MAX_TEXT or (len(text) > _HURRIED and time.monotonic() > self._redactor.detector.deadline):
             return self._fail(key, path)
