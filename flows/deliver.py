@@ -30,6 +30,7 @@ from flows.exposure import StageResult
 from flows.rollback import roll_back
 from registry import approvals, audit, control, decisions, pointers, prefect_runs, tenants, versions
 from registry.manifest import AgentVersion
+from registry.policies import Policies
 from registry.tenants import RegistryError
 from services.worker import client
 
@@ -237,7 +238,8 @@ def ask(config: Settings, agent: str, version: str, champion: str, tried: StageR
             break
         decision: Literal["approved", "rejected"] = "approved" if form.decision == "approve" else "rejected"
         try:
-            approvals.decide(connection, approval.id, decision, form.reviewer, "prefect-ui", form.note)
+            rules = Policies.load(config.policies_dir)
+            approvals.decide(connection, approval.id, decision, form.reviewer, "prefect-ui", form.note, policies=rules)
         except RegistryError as error:
             get_run_logger().warning("form refused: %s", error)
             audit.append(connection, form.reviewer, "approval.refused", approval.id, {"why": str(error)})

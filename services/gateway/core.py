@@ -8,17 +8,20 @@ import logging
 import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from atdp import clock
+from atdp.records import EventDraft
 from evoplane.settings import Settings
 from registry import tenant_policy
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
-from services.gateway.errors import forbidden, not_recording, unauthorized
+from services.gateway.errors import forbidden, not_recording, over_budget, unauthorized
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.peers import Peers
 from services.gateway.upstream import Upstreams
+from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import InvalidDraft, SealedBlob, Stored, StoreDraft, TrajectoryKey
@@ -52,6 +55,9 @@ class Gateway:
         self.control = ControlWatcher(settings.control_db, settings.model.name, settings.keys_dir)
         self.reader = open_reader(settings)
         self.governor = Governor(lambda: self.control.picture, self.reader.trajectory_key)
+        self.budgets = Budgets(lambda: self.control.picture.policies)
+        self._counted = settings.var / f"budgets-{settings.gateway.port}.json"
+        """Where today's use is written down every few seconds, for the next start."""
         self.router = Router(self.control)
         self.sessions = Sessions()
         self.contexts = ContextBook()
@@ -70,6 +76,7 @@ class Gateway:
         await self.store.start()
         await self.upstreams.start()
         await self._restore()
+        self.budgets.restore(self._counted)
         self.shadow.start()
         self._sweeper = asyncio.create_task(self._sweep())
 
@@ -79,6 +86,7 @@ class Gateway:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
+        self.budgets.save(self._counted)
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
         await self.upstreams.close()
@@ -129,6 +137,21 @@ class Gateway:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
         self.spawn(self._confirm_later(self._submit(exchange, ending), exchange, ending))
 
+    def reserve(self, key: Key, request: Any, size: int) -> Reservation:
+        """Set aside what a request of `size` bytes may use; raises 429 when its tenant or key is over a budget."""
+        held = self.budgets.reserve(key.tenant, key.id, estimate(request, size))
+        if isinstance(held, Refused):
+            raise over_budget(held.limit, held.of, held.retry_after_s)
+        return held
+
+    def settle(self, exchange: Exchange) -> None:
+        """Count what an exchange used, as far as anybody counted."""
+        if exchange.held is None:
+            return
+        call: EventDraft | None = getattr(exchange, "call", None)
+        tokens, cost = used(call) if call is not None else (None, None)
+        self.budgets.settle(exchange.held, tokens, cost)
+
     async def append(self, tenant: str, drafts: Sequence[StoreDraft]) -> list[Stored]:
         """Make drafts durable in the form in which they may be stored; gives one `Stored` a draft.
 
@@ -155,7 +178,9 @@ class Gateway:
         self.metrics.endings[ending.status] += 1
         try:
             tenant = exchange.session.key.tenant
-            return self.store.submit(tenant, self.governor.protect(tenant, exchange.drafts(ending, self.contexts)))
+            drafts = exchange.drafts(ending, self.contexts)
+            self.settle(exchange)
+            return self.store.submit(tenant, self.governor.protect(tenant, drafts))
         except StoreUnavailable:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
@@ -192,6 +217,7 @@ class Gateway:
         while True:
             await asyncio.sleep(min(_SWEEP_S, idle_s))
             self.sessions.forget_idle(idle_s)
+            self.budgets.save(self._counted)
             await self._retain()
             tenants = list(self.control.picture.tenants)
             closed = await self.store.close_idle(tenants, clock.from_epoch(time.time() - idle_s))

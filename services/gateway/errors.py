@@ -69,6 +69,17 @@ def not_recording() -> ApiError:
     )
 
 
+def over_budget(limit: str, of: str, retry_after_s: int) -> ApiError:
+    """The tenant's or the key's own limit, not the provider's; clients wait as long as the header says."""
+    return ApiError(
+        429,
+        f"The {of}'s budget {limit} is used up; try again in {retry_after_s} s (`evoplane tenant policy show`).",
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers=((b"retry-after", b"%d" % retry_after_s),),
+    )
+
+
 def upstream_unreachable(reason: str) -> ApiError:
     return ApiError(
         503,

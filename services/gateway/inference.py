@@ -62,6 +62,7 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
         await call.run(forwarded(request.raw_headers))
     finally:
         request.stop_watching()
+        gateway.settle(prepared.exchange)
 
 
 def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, parsed: Any, raw: bytes) -> Prepared:
@@ -99,6 +100,7 @@ def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, pars
     outgoing = overlaid if served_name == model else {**overlaid, "model": served_name}
     if tokens is not None:
         outgoing = tokens.request(outgoing)
+    exchange.held = gateway.reserve(key, parsed, len(raw))
     # what nothing was changed in travels as it came, byte for byte
     return Prepared(exchange, upstream, tokens, raw if outgoing is parsed else orjson.dumps(outgoing))
 

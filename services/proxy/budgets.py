@@ -2,19 +2,28 @@
 
 Requests are limited by a sliding minute, tokens and cost by the UTC day. What is reserved counts at once, so
 that many requests at the same time can't overrun a budget together; what was really used replaces it when the
-answer has ended. The days' sums are rebuilt from the log at start (`recover`). In memory, one gateway.
+answer has ended. In memory, one gateway; the day's sums are written down every few seconds and at the end, so that
+a restart forgets no more than those seconds.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from msgspec import UNSET
+
+from atdp.records import EventDraft, Metadata, Usage
 from registry.tenant_policy import DEFAULT, Budget, TenantPolicy
+
+_log = logging.getLogger(__name__)
 
 _MINUTE_S = 60.0
 _DAY_S = 86_400.0
@@ -28,6 +37,26 @@ class Estimate:
 
     tokens: int = _ASSUMED_TOKENS
     cost_usd: float = 0.0
+
+
+def estimate(request: Any, size: int) -> Estimate:
+    """What a request of `size` bytes may use: four bytes a token, and the longest answer it allows."""
+    asked = request if isinstance(request, dict) else {}
+    limits = (asked.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+    longest = next((limit for limit in limits if isinstance(limit, int) and limit > 0), _ASSUMED_TOKENS)
+    return Estimate(tokens=size // 4 + longest)
+
+
+def used(call: EventDraft) -> tuple[int | None, float | None]:
+    """(tokens, cost) of a model call, None where nobody counted; a call that failed without a count used nothing."""
+    usage = call.m.usage if isinstance(call.m, Metadata) else UNSET
+    cost = call.m.cost_usd if isinstance(call.m, Metadata) else UNSET
+    tokens: int | None = None
+    if isinstance(usage, Usage):
+        tokens = sum(n for n in (usage.input_tokens, usage.output_tokens) if isinstance(n, int))
+    elif call.y.status in ("error", "timeout", "denied"):
+        tokens = 0
+    return tokens, cost if isinstance(cost, float) else None
 
 
 @dataclass(frozen=True)
@@ -109,15 +138,32 @@ class Budgets:
                 account.tokens += (reservation.tokens if tokens is None else tokens) - reservation.tokens
                 account.cost_usd += (reservation.cost_usd if cost_usd is None else cost_usd) - reservation.cost_usd
 
-    def recover(self, tenant: str, key: str, tokens: int, cost_usd: float = 0.0, at: float | None = None) -> None:
-        """Count what the log says was used before a restart; what is not of today is left out."""
+    def save(self, path: Path) -> None:
+        """Write today's sums down; whole or not at all."""
         day = int(self._clock() // _DAY_S)
-        if at is not None and int(at // _DAY_S) != day:
+        sums = [
+            [tenant, key, account.tokens, account.cost_usd]
+            for (tenant, key), account in self._accounts.items()
+            if account.day == day and (account.tokens or account.cost_usd)
+        ]
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps({"day": day, "sums": sums}))
+        draft.replace(path)
+
+    def restore(self, path: Path) -> None:
+        """Go on from what was written down, if it is of today."""
+        day = int(self._clock() // _DAY_S)
+        try:
+            saved = json.loads(path.read_text())
+            sums = saved["sums"] if saved["day"] == day else []
+            for tenant, key, tokens, cost_usd in sums:
+                account = self._account(tenant, key, day)
+                account.tokens += tokens
+                account.cost_usd += cost_usd
+        except FileNotFoundError:
             return
-        for name in ("", key):
-            account = self._account(tenant, name, day)
-            account.tokens += tokens
-            account.cost_usd += cost_usd
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("%s can't be read (%s): today's use is counted from now", path, error)
 
     def used(self, tenant: str, key: str = "") -> tuple[int, float]:
         """Tokens and cost of today, reservations included, of a tenant or of one of its keys."""

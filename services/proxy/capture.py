@@ -31,6 +31,7 @@ from atdp.records import (
     Tokens,
 )
 from registry.manifest import AgentVersion
+from services.proxy.budgets import Reservation
 from services.proxy.clients import Line
 from services.proxy.completion import Choice, Completion
 from services.proxy.contexts import ContextBook
@@ -55,6 +56,8 @@ class Exchange:
     line: Line = "main"
     model: str | None = None
     """The model asked for at an upstream that isn't our worker."""
+    held: Reservation | None = None
+    """What was set aside of its tenant's budget."""
 
     def __init__(
         self, dialect: Dialect, request: dict[str, Any], hash_key: bytes = b"", goes_on_from: Step | None = None

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from registry import tenant_policy
 from registry.tenant_policy import Budget, TenantPolicy
 from services.proxy.budgets import Budgets, Estimate, Refused, Reservation
+from tests.gateway.conftest import Running, running, serve, upstream, user
+
+__all__ = ["running", "upstream"]  # fixtures
 
 NOON = 20_000 * 86_400 + 43_200.0
 
@@ -73,12 +79,49 @@ def test_what_nobody_counted_stays_as_it_was_reserved() -> None:
     assert rules.used("a") == (700, 0.0)
 
 
-def test_use_of_today_is_recovered_from_the_log_and_older_use_is_not() -> None:
-    rules = budgets(Clock(), tokens_per_day=1000)
-    rules.recover("a", "k", 950, at=NOON - 10)
-    rules.recover("a", "k", 950, at=NOON - 86_400)
-    assert rules.used("a", "k") == (950, 0.0)
-    assert isinstance(rules.reserve("a", "k", Estimate(tokens=100)), Refused)
+def test_use_of_today_survives_a_restart_and_yesterdays_does_not(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "budgets.json"
+    rules = budgets(clock, tokens_per_day=1000)
+    rules.restore(file)
+    rules.reserve("a", "k", Estimate(tokens=950))
+    rules.save(file)
+    after = budgets(clock, tokens_per_day=1000)
+    after.restore(file)
+    assert after.used("a", "k") == (950, 0.0)
+    assert isinstance(after.reserve("a", "k", Estimate(tokens=100)), Refused)
+    clock.now += 86_400
+    tomorrow = budgets(clock, tokens_per_day=1000)
+    tomorrow.restore(file)
+    assert tomorrow.used("a") == (0, 0.0)
+    file.write_text("{torn")
+    tomorrow.restore(file)
+
+
+async def test_over_its_budget_a_client_is_told_in_its_own_dialect_when_to_try_again(running: Running) -> None:
+    policy = TenantPolicy(budget=Budget(requests_per_minute=1))
+    tenant_policy.put(running.connection, "northwind", policy, "test")
+    await running.wait_for_keys()
+    assert (await running.chat([user("hi")])).status == 200
+    refused = await running.chat([user("hi")])
+    assert refused.status == 429
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+    assert (await refused.json())["error"]["code"] == "rate_limit_exceeded"
+    body = {"model": "smollm2-135m", "max_tokens": 5, "messages": [user("hi")]}
+    async with running.http.post(f"{running.url}/v1/messages", json=body, headers=running.headers()) as response:
+        assert response.status == 429
+        assert (await response.json())["error"]["type"] == "rate_limit_error"
+    assert (await running.chat([user("hi")], key="lumen")).status == 200
+
+
+async def test_what_an_answer_used_is_counted_and_survives_a_restart(running: Running) -> None:
+    tenant_policy.put(running.connection, "northwind", TenantPolicy(budget=Budget(tokens_per_day=1030)), "test")
+    await running.wait_for_keys()
+    for _ in range(2):
+        assert (await running.chat([user("hi")], max_tokens=900)).status == 200
+    await running.stop()
+    running.url, *running.server = await serve(running.settings)
+    assert (await running.chat([user("hi")], max_tokens=950)).status == 200
+    assert (await running.chat([user("hi")], max_tokens=1020)).status == 429
 
 
 def test_a_tenant_without_a_budget_is_never_refused_and_tenants_do_not_share() -> None:
