@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_mid_answer_is_recorded_and_the_upstream_let_
         assert (await socket.receive_json(timeout=5))["delta"] == "half"
     for _ in range(100):
         rows = running.reader.trajectories("northwind")
-        if rows:
+        if rows and running.upstream.cancelled:
             break
         await asyncio.sleep(0.02)
     *_, call = running.reader.records("northwind", rows[0].trajectory_id)
