@@ -1,0 +1,55 @@
+"""Writing what is a list of messages: shared by all formats that are one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from atdp import messages
+from atdp.convert.loss import LossReport
+from atdp.convert.view import Said, TrajectoryView
+
+TRANSCRIPT = frozenset(
+    {"event.kind", "event.turn", "event.step", "event.causes", "event.parent_id", "event.actor", "event.o.messages",
+     "event.a.messages", "event.a.name", "event.a.call_id", "event.a.arguments", "event.y.result",
+     "annotation.kind", "annotation.name", "annotation.targets", "annotation.source", "annotation.value",
+     "annotation.scale", "annotation.optimizable", "trajectory.ext.time_absent"}
+)  # fmt: skip
+"""What a list of messages (and a reward beside it) says of a record; kind, turn, step and causes follow from it."""
+
+_TEXT_PARTS = frozenset({"text", "tool_call", "tool_call_response", "reasoning"})
+
+
+def show(said: Said, loss: LossReport, named_results: bool = False) -> dict[str, Any]:
+    """A message of a transcript as OpenAI's chat API has it."""
+    for part in said.message["parts"]:
+        if part["type"] not in _TEXT_PARTS and not part["type"].startswith("x.openai"):
+            loss.lose(f"part.{part['type']}", part.get("content"), "the format has no such part")
+    message = messages.to_openai(
+        {**said.message, "parts": [p for p in said.message["parts"] if _openai_part(p)]}
+    )
+    if message.get("content") is None and message.get("tool_calls"):
+        message["content"] = None
+    if named_results and message["role"] == "tool" and said.event is not None:
+        message["name"] = said.event["a"]["name"]
+    return message
+
+
+def text_of(value: Any) -> str:
+    """A result as the text a model reads."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def report_off_line(view: TrajectoryView, transcript: list[Said], loss: LossReport) -> None:
+    """Count the events that a single line of messages has no place for."""
+    told = {said.event["id"] for said in transcript if said.event is not None}
+    for event in view.events:
+        if event["id"] not in told and event["kind"] not in ("outcome",):
+            what = "off the main line" if event["kind"] in ("llm_call", "user_message") else "not shown to the model"
+            loss.lose(f"event.{event['kind']} ({what})", event["id"], "the format is one line of messages")
+
+
+def _openai_part(part: dict[str, Any]) -> bool:
+    return part["type"] in _TEXT_PARTS or part["type"].startswith("x.openai")
