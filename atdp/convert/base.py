@@ -29,6 +29,10 @@ ContentOf = Callable[[str], bytes | None]
 """The bytes kept under a digest; None when there are none."""
 
 
+TIME_ABSENT = "time_absent"
+"""Header `ext`: the source has no times; those in the records are the import's."""
+
+
 class ConversionError(ValueError):
     """The source is not of this format; the message says where and what was expected."""
 
@@ -122,7 +126,12 @@ class Format(ABC):
         """
         loss = LossReport(self.name, "write")
         kept = list(records)
+        timeless = False
         for record in kept:
+            if record["record"] == "trajectory":
+                timeless = record.get("ext", {}).get(TIME_ABSENT) is True
+            if timeless:  # times that were made up can't be lost
+                record = without(record, "time")
             if record["record"] == "annotation" and not self.has_annotation(record):
                 loss.lose(f"annotation.{record['kind']}", record["name"], "the format has no place for it")
             else:

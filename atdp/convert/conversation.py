@@ -14,7 +14,7 @@ import orjson
 
 from atdp import messages
 from atdp.canonical import digest
-from atdp.convert.base import Content, Item, ReadOptions
+from atdp.convert.base import TIME_ABSENT, Content, Item, ReadOptions
 from atdp.convert.loss import LossReport
 from atdp.ids import derived_id
 from atdp.records import AnnotationDraft, Context, EventDraft, TrajectoryDraft
@@ -23,8 +23,6 @@ Message = dict[str, Any]
 """An ATDP message."""
 
 PRODUCER = "atdp.convert/1.0"
-TIME_ABSENT = "time_absent"
-"""Header `ext`: the source has no times; those in the records are the import's."""
 _SAFE_INTEGER = 2**53 - 1
 
 Actor = Literal["agent", "user", "system", "tool", "reviewer"]
@@ -121,6 +119,10 @@ class Conversation:
         )
         return self.last_call
 
+    def waiting(self) -> bool:
+        """Is there a call without a result yet?"""
+        return bool(self._calls)
+
     def inputs(self) -> list[dict[str, str]]:
         """Causes of the next answer: what has been shown since the last."""
         return [{"id": id, "rel": "input"} for id in self._inputs]
@@ -150,6 +152,14 @@ class Conversation:
         """Something the agent did that no message tells of."""
         action = {"name": name, **fields.pop("a", {})}
         return self._event(kind, actor={"type": "agent"}, a=action, **fields)
+
+    def add_event(self, kind: str, **fields: Any) -> str:
+        """An event that is known whole."""
+        return self._event(kind, **fields)
+
+    def add_header(self, ext: dict[str, Any]) -> None:
+        """More of what the format has for the whole trajectory."""
+        self._header["ext"] = {**self._header.get("ext", {}), **ext}
 
     def outcome(self, reason: str, **fields: Any) -> str:
         """How the task ended."""
@@ -252,6 +262,11 @@ def tool_name(tool: Any) -> str:
     function = tool.get("function") if isinstance(tool, dict) else None
     named = function if isinstance(function, dict) else tool
     return str((named.get("name") if isinstance(named, dict) else None) or "unknown")
+
+
+def present(**fields: Any) -> dict[str, Any]:
+    """The fields that say something."""
+    return {key: value for key, value in fields.items() if value is not None and value != {}}
 
 
 def text_message(role: str, text: str, **fields: Any) -> Message:

@@ -24,7 +24,7 @@ class InterCode(Format):
 
     name = "intercode"
     title = "InterCode results (JSON object of runs)"
-    carries = TRANSCRIPT | {"trajectory.task.id", "trajectory.ext.intercode", "event.ext.intercode"}
+    carries = TRANSCRIPT | {"trajectory.task.id", "trajectory.ext.intercode", "event.ext.intercode", "context.env"}
 
     def detect(self, document: Any) -> bool:
         first = next(iter(document.values()), None) if isinstance(document, dict) else None

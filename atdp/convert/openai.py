@@ -18,7 +18,7 @@ from atdp.convert.base import (
     json_lines,
     without,
 )
-from atdp.convert.conversation import Conversation
+from atdp.convert.conversation import Conversation, present
 from atdp.convert.loss import LossReport
 from atdp.convert.pairs import PAIR, add_pair, is_pair, pairs
 from atdp.convert.tau import add_openai
@@ -49,7 +49,7 @@ class OpenAISft(Format):
                 options,
                 loss,
                 tools=line.get("tools"),
-                **({"ext": {"openai_sft": rest}} if rest else {}),
+                **present(ext={"openai_sft": rest} if rest else None),
             )
             for raw in line["messages"]:
                 add_openai(conversation, raw)
@@ -92,7 +92,7 @@ class OpenAIPreference(Format):
                 options,
                 loss,
                 tools=given.get("tools"),
-                **({"ext": {"openai_preference": rest}} if rest else {}),
+                **present(ext={"openai_preference": rest} if rest else None),
             )
             for raw in given["messages"]:
                 add_openai(conversation, raw)

@@ -60,7 +60,9 @@ def pairs(view: TrajectoryView, loss: LossReport) -> Iterator[Pair]:
         worse = calls.get(rejected.get("event_id", ""))
         better = calls.get(annotation.get("chosen", {}).get("event_id", ""))
         if worse is None or (better is None and demonstration is None):
-            loss.lose("annotation.preference (answer not at hand)", annotation["id"], "its answers are not in the records")
+            loss.lose(
+                "annotation.preference (answer not at hand)", annotation["id"], "its answers are not in the records"
+            )
             continue
         said = messages.from_openai(demonstration) if demonstration else better["a"]["messages"][0] if better else {}
         yield Pair(view.prompt(worse), _plain(said), _plain(worse["a"]["messages"][0]), annotation)

@@ -55,7 +55,9 @@ class Reflexion(Format):
             conversation.user(text_message("user", line["prompt"]))
             causes = []
             for text in line.get("reflections") or ():
-                conversation.loss.note("attempts", line["task_id"], "the failed attempts reflected on were not recorded")
+                conversation.loss.note(
+                    "attempts", line["task_id"], "the failed attempts reflected on were not recorded"
+                )
                 write = conversation.operation("memory_write", _MEMORY, a={"arguments": {"text": text}})
                 causes.append({"id": write, "rel": "input"})
             conversation.assistant(

@@ -20,7 +20,7 @@ from atdp.convert.base import (
     json_document,
     without,
 )
-from atdp.convert.conversation import Conversation
+from atdp.convert.conversation import Conversation, present
 from atdp.convert.loss import LossReport
 from atdp.convert.transcripts import TRANSCRIPT, report_off_line, show
 from atdp.convert.view import trajectories
@@ -82,7 +82,7 @@ def _read(run: dict[str, Any], options: ReadOptions, loss: LossReport) -> Conver
         content_key(run, options),
         options,
         loss,
-        task={"id": str(run["task_id"]), **({"trial": run["trial"]} if isinstance(run.get("trial"), int) else {})},
+        task=present(id=str(run["task_id"]), trial=run.get("trial")),
         ext={"tau": {"task_id": run["task_id"], "info": kept}},
     )
     for raw in run["traj"]:
@@ -96,7 +96,7 @@ def _read(run: dict[str, Any], options: ReadOptions, loss: LossReport) -> Conver
             value=float(run["reward"]),
             scale={"min": 0, "max": 1, "higher_is_better": True},
             optimizable=True,
-            **({"ext": {"tau": reward_info}} if reward_info else {}),
+            **present(ext={"tau": reward_info} if reward_info else None),
         )
     return conversation
 

@@ -138,7 +138,9 @@ class _Run:
                     greeting = _message(raw)
                     kept = without(raw, *(key for key in _SPOKEN if key != "cost"))
                     conversation.given({**greeting, "ext": {**greeting.get("ext", {}), "tau2": kept}})
-                    self._loss.note("scripted_greeting", raw.get("content"), "no model said it: it is part of the prompt")
+                    self._loss.note(
+                        "scripted_greeting", raw.get("content"), "no model said it: it is part of the prompt"
+                    )
                 case "assistant":
                     self._answer(raw)
                 case "user":
@@ -161,7 +163,9 @@ class _Run:
                 "output_tokens": usage.get("completion_tokens", 0),
             }
         if cost == 0 and tokens:
-            self._loss.note("cost_zero", f"{tokens} tokens", "a cost of 0 though tokens were used is not a cost: left out")
+            self._loss.note(
+                "cost_zero", f"{tokens} tokens", "a cost of 0 though tokens were used is not a cost: left out"
+            )
             believed = ()
         elif cost is not None:
             metadata["cost_usd"] = cost
@@ -227,7 +231,9 @@ class _Run:
         true = next((id for id, task in tasks.items() if _actions(task) == checked), None)
         true = true or sorted(checked)[0].rpartition("_")[0] or claimed
         if true != claimed:
-            self._loss.note("task_id", f"{claimed} -> {true}", "the checks are of another task than task_id says: theirs is taken")
+            self._loss.note(
+                "task_id", f"{claimed} -> {true}", "the checks are of another task than task_id says: theirs is taken"
+            )
         return true
 
 
@@ -263,7 +269,11 @@ def _raw(said: Said) -> dict[str, Any]:
     message, event = said.message, said.event or {}
     kept = event.get("ext", {}).get("tau2", {}) or message.get("ext", {}).get("tau2", {})
     if message["role"] == "tool":
-        raw = {"role": "tool", "content": text_of(message["parts"][0].get("response")), "requestor": "assistant"}
+        raw: dict[str, Any] = {
+            "role": "tool",
+            "content": text_of(message["parts"][0].get("response")),
+            "requestor": "assistant",
+        }
         raw["id"] = message["parts"][0].get("id")
         if event.get("y", {}).get("status") not in (None, "ok"):
             raw["error"] = True
@@ -322,8 +332,7 @@ def _arguments(call: dict[str, Any], written: Any) -> str:
 def _ext(raw: dict[str, Any], *also: str) -> dict[str, Any]:
     """What has no field: everything but what was said, and the exact time."""
     keys = [key for key in _SPOKEN if key not in also]
-    rest = {key: value for key, value in without(raw, *keys, "timestamp").items()}
-    return {"tau2": {**rest, **_clock(raw)}}
+    return {"tau2": {**without(raw, *keys, "timestamp"), **_clock(raw)}}
 
 
 def _clock(raw: dict[str, Any]) -> dict[str, Any]:

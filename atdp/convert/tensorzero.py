@@ -124,7 +124,9 @@ def _episode(id: str, calls: list[dict[str, Any]], options: ReadOptions, loss: L
             id=derived_id("ev", _NAME, call["id"]),
             a={"params": parsed(call.get("inference_params")) or {}},
             duration_ms=call.get("processing_time_ms"),
-            m={"tags": {key: str(value) for key, value in (call.get("tags") or {}).items()}} if call.get("tags") else {},
+            m={"tags": {key: str(value) for key, value in (call.get("tags") or {}).items()}}
+            if call.get("tags")
+            else {},
             ext={_NAME: {"inference_id": call["id"], **kept}},
         )
     return iter(conversation.drafts())
@@ -224,7 +226,9 @@ def _feedback(line: dict[str, Any]) -> Late:
     else:
         draft |= {"kind": "critique", "name": "comment", "explanation": line["value"]}
     kind = {"episode": "trajectory", "inference": "event"}.get(str(line.get("target_type")), "either")
-    return Late(kind, trajectory if kind == "trajectory" else event, msgspec.convert(draft, AnnotationDraft), trajectory)
+    return Late(
+        kind, trajectory if kind == "trajectory" else event, msgspec.convert(draft, AnnotationDraft), trajectory
+    )
 
 
 def _demonstrated(value: Any) -> str:

@@ -17,6 +17,7 @@ TRANSCRIPT = frozenset(
 )  # fmt: skip
 """What a list of messages (and a reward beside it) says of a record; kind, turn, step and causes follow from it."""
 
+_PLAIN_KINDS = ("llm_call", "tool_call", "user_message")
 _TEXT_PARTS = frozenset({"text", "tool_call", "tool_call_response", "reasoning"})
 
 
@@ -25,9 +26,7 @@ def show(said: Said, loss: LossReport, named_results: bool = False) -> dict[str,
     for part in said.message["parts"]:
         if part["type"] not in _TEXT_PARTS and not part["type"].startswith("x.openai"):
             loss.lose(f"part.{part['type']}", part.get("content"), "the format has no such part")
-    message = messages.to_openai(
-        {**said.message, "parts": [p for p in said.message["parts"] if _openai_part(p)]}
-    )
+    message = messages.to_openai({**said.message, "parts": [p for p in said.message["parts"] if _openai_part(p)]})
     if message.get("content") is None and message.get("tool_calls"):
         message["content"] = None
     if named_results and message["role"] == "tool" and said.event is not None:
@@ -46,6 +45,8 @@ def report_off_line(view: TrajectoryView, transcript: list[Said], loss: LossRepo
     """Count the events that a single line of messages has no place for."""
     told = {said.event["id"] for said in transcript if said.event is not None}
     for event in view.events:
+        if event["id"] in told and event["kind"] not in _PLAIN_KINDS:
+            loss.lose("event.kind", event["kind"], "every operation is a tool call there")
         if event["id"] not in told and event["kind"] not in ("outcome",):
             what = "off the main line" if event["kind"] in ("llm_call", "user_message") else "not shown to the model"
             loss.lose(f"event.{event['kind']} ({what})", event["id"], "the format is one line of messages")

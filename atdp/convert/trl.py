@@ -41,7 +41,11 @@ class TrlSft(Format):
     def detect(self, document: Any) -> bool:
         if not isinstance(document, dict):
             return False
-        return {"prompt", "completion"} <= document.keys() and not document.keys() & {"reward", "completion_ids", "label"}
+        return {"prompt", "completion"} <= document.keys() and not document.keys() & {
+            "reward",
+            "completion_ids",
+            "label",
+        }
 
     def items(self, source: Source, options: ReadOptions, loss: LossReport) -> Iterator[Item]:
         for _, row in json_lines(source):
@@ -63,7 +67,9 @@ class TrlSft(Format):
             loss.items += 1
             report_off_line(view, transcript, loss)
             for said in transcript[answers[-1] + 1 :]:
-                loss.lose("message (after the last answer)", messages.text(said.message), "a completion ends with an answer")
+                loss.lose(
+                    "message (after the last answer)", messages.text(said.message), "a completion ends with an answer"
+                )
             shown = [show(said, loss) for said in transcript[: answers[-1] + 1]]
             yield json_line(_row(view, content, {"prompt": shown[: answers[-1]], "completion": shown[answers[-1] :]}))
 
@@ -194,7 +200,9 @@ def _conversation(
     **header: Any,
 ) -> Conversation:
     if strings:
-        loss.note("standard_form", why="text instead of messages: prompt taken as a user's, completion as an assistant's")
+        loss.note(
+            "standard_form", why="text instead of messages: prompt taken as a user's, completion as an assistant's"
+        )
     if rest:
         header["ext"] = {"trl": rest}
     return Conversation(name, content_key(row, options), options, loss, tools=row.get("tools"), **header)

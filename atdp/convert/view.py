@@ -65,7 +65,8 @@ class TrajectoryView:
         """Everything the model saw, in order."""
         form = call.get("o", {}).get("messages", [])
         if isinstance(form, list):
-            return [Said(message, None) for message in form]
+            system = call.get("o", {}).get("system_instructions")
+            return [*_instructions(system), *(Said(message, None) for message in form)]
         before = self._by_id.get(form["prefix"])
         shown = self.prompt(before) if before is not None else []
         if before is not None and before.get("a", {}).get("messages"):
@@ -164,6 +165,14 @@ def message_of(event: Record) -> Message:
     action = event.get("a", {})
     response = {"type": "tool_call_response", "id": action.get("call_id"), "response": event["y"].get("result")}
     return {"role": "tool", "parts": [response]}
+
+
+def _instructions(system: Any) -> list[Said]:
+    """Instructions that a provider takes beside the messages, as the message they are elsewhere."""
+    if system is None:
+        return []
+    parts = system if isinstance(system, list) else [{"type": "text", "content": system}]
+    return [Said({"role": "system", "parts": parts, "ext": {"system_instructions": True}}, None)]
 
 
 def _answers(event: Record) -> bool:
