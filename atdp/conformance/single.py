@@ -9,7 +9,7 @@ import msgspec
 
 from atdp import chain, clock, schema
 from atdp.canonical import canonical, digest
-from atdp.conformance.standins import stand_ins
+from atdp.standins import stand_ins
 
 _TIMES = ("time", "observed_at")
 OPERATIONS = frozenset(

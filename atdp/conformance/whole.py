@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from atdp.conformance.rules import Finding
-from atdp.conformance.standins import hidden
+from atdp.standins import hidden
 
 
 class _Seen(NamedTuple):

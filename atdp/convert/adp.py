@@ -1,7 +1,7 @@
 """ADP, the Agent Data Protocol (neulab/agent-data-protocol, arXiv:2510.24702), JSON lines: `{id, content, details}`.
 
-An ADP trajectory alternates actions (API call, code, message) and observations (text, web). It has neither times nor call
-ids, tokens, cost or versions.
+An ADP trajectory alternates actions (API call, code, message) and observations (text, web). It has neither
+times nor call ids, tokens, cost or versions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from atdp.convert.view import Said, TrajectoryView, trajectories
 
 VERSION = "1.2.0"
 _SOURCES = {"user": "user", "user_msg": "user", "agent": "assistant", "assistant": "assistant", "system": "system"}
+
+
+_SPOKEN = ("description", "tool_call_id", "reasoning_content", "reward")
 
 
 class Adp(Format):
@@ -67,49 +70,60 @@ def _read(document: dict[str, Any], options: ReadOptions, loss: LossReport) -> l
     conversation = Conversation(
         "adp", content_key(document, options), options, loss, ext={"adp": without(document, "content")}
     )
-    for step in document["content"]:
-        match step["class_"]:
-            case "text_observation" if _SOURCES.get(step.get("source", "")) == "user":
-                conversation.user(text_message("user", step["content"]), **_kept(step, "content", "source"))
-            case "text_observation" if _SOURCES.get(step.get("source", "")) == "system":
-                conversation.given(text_message("system", step["content"]))
-            case "text_observation" | "web_observation" | "image_observation":
-                _observed(conversation, step)
-            case "message_action":
+    for steps in _answers(document["content"]):
+        step = steps[0]
+        match step["class_"], _SOURCES.get(step.get("source", "")):
+            case ("api_action" | "code_action", _):
+                _act(conversation, steps)
+            case ("message_action", _):
                 said = text_message("assistant", step["content"])
                 _rewarded(conversation, conversation.assistant(_thought(said, step), **_kept(step, "content")), step)
-            case "api_action":
-                call = {
-                    "type": "tool_call",
-                    "id": None,
-                    "name": step["function"],
-                    "arguments": step.get("kwargs") or {},
-                }
-                _act(conversation, step, call, "function", "kwargs")
-            case "code_action":
-                call = {
-                    "type": "tool_call",
-                    "id": None,
-                    "name": step["language"],
-                    "arguments": {"code": step["content"]},
-                }
-                _act(conversation, step, call, "language", "content")
-            case other:
+            case ("text_observation", "user"):
+                conversation.user(text_message("user", step["content"]), **_kept(step, "content", "source"))
+            case ("text_observation", "system" | "assistant" as role):
+                conversation.given(text_message(role, step["content"]))
+            case ("text_observation" | "web_observation" | "image_observation", _):
+                _observed(conversation, step)
+            case other, _:
                 loss.lose(f"content[].{other}", step, "no such class is known")
     return conversation.drafts()
 
 
-def _act(conversation: Conversation, step: dict[str, Any], call: dict[str, Any], *told: str) -> None:
-    if step.get("tool_call_id"):
-        call["id"] = step["tool_call_id"]
-    parts = [call]
-    if step.get("description"):
-        parts.insert(0, {"type": "text", "content": step["description"]})
-    said = _thought({"role": "assistant", "parts": parts}, step)
-    event = conversation.assistant(
-        said, **_kept(step, "description", "tool_call_id", *told, keep_class=step["class_"] == "code_action")
-    )
-    _rewarded(conversation, event, step)
+def _answers(content: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Steps one by one, but an action and those right after it that bring no thought of their own as one answer."""
+    group: list[dict[str, Any]] = []
+    for step in content:
+        acts = step["class_"] in ("api_action", "code_action")
+        if group and not (acts and not step.get("description") and not step.get("reasoning_content")):
+            yield group
+            group = []
+        if acts:
+            group.append(step)
+        else:
+            yield [step]
+    if group:
+        yield group
+
+
+def _act(conversation: Conversation, steps: list[dict[str, Any]]) -> None:
+    first = steps[0]
+    parts: list[dict[str, Any]] = []
+    if first.get("description"):
+        parts.append({"type": "text", "content": first["description"]})
+    kept = []
+    for step in steps:
+        code = step["class_"] == "code_action"
+        call = {"type": "tool_call", "id": step.get("tool_call_id")}
+        if code:
+            call |= {"name": step["language"], "arguments": {"code": step["content"]}}
+        else:
+            call |= {"name": step["function"], "arguments": step.get("kwargs") or {}}
+        parts.append(call)
+        told = ("language", "content") if code else ("function", "kwargs")
+        kept.append(without(step, *told, *_SPOKEN, *(() if code else ("class_",))))
+    said = _thought({"role": "assistant", "parts": parts}, first)
+    event = conversation.assistant(said, ext={"adp": {"steps": kept}} if any(kept) else {})
+    _rewarded(conversation, event, first)
 
 
 def _observed(conversation: Conversation, step: dict[str, Any]) -> None:
@@ -154,6 +168,8 @@ def _steps(said: Said, rewards: dict[Any, Any], view: TrajectoryView, loss: Loss
     kept = event.get("ext", {}).get("adp", {}) or message.get("ext", {}).get("adp", {})
     reward = {"reward": rewards[event["id"]]} if event and event["id"] in rewards else {}
     match message["role"]:
+        case "assistant" if not event:
+            yield {"class_": "text_observation", "content": messages.text(message), "source": "agent", **kept}
         case "assistant":
             yield from _actions(message, kept, reward, loss)
         case "tool":
@@ -177,16 +193,17 @@ def _actions(
     calls = messages.tool_calls(message)
     if not calls:
         yield {"class_": "message_action", "content": spoken, **rest, **kept}
-    for index, call in enumerate(calls):
+    steps = kept.get("steps") or [{} for _ in calls]
+    for index, (call, own) in enumerate(zip(calls, steps, strict=True)):
         if call.get("id"):
             loss.lose("part.tool_call.id", call["id"], "ADP joins calls and results by their order")
         arguments = call.get("arguments")
         described = {"description": spoken} if spoken and index == 0 else {}
-        if kept.get("class_") == "code_action" and isinstance(arguments, dict) and "code" in arguments:
+        if own.get("class_") == "code_action" and isinstance(arguments, dict) and "code" in arguments:
             step: dict[str, Any] = {"language": call["name"], "content": arguments["code"]}
         else:
             if not isinstance(arguments, dict):
                 loss.note("arguments", arguments, "ADP's arguments are an object: the text is under `raw`")
                 arguments = {"raw": arguments}
             step = {"class_": "api_action", "function": call["name"], "kwargs": arguments}
-        yield {**step, **described, **(rest if index == 0 else {}), **kept}
+        yield {**step, **described, **(rest if index == 0 else {}), **own}

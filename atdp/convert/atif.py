@@ -69,8 +69,7 @@ class Atif(Format):
     def detect(self, document: Any) -> bool:
         return isinstance(document, dict) and (
             str(document.get("schema_version", "")).startswith("ATIF-")
-            or ({"steps", "agent"} <= document.keys()
-            and all("step_id" in step for step in document["steps"][:1]))
+            or ({"steps", "agent"} <= document.keys() and all("step_id" in step for step in document["steps"][:1]))
         )
 
     def has_annotation(self, annotation: Record) -> bool:

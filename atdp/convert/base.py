@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import orjson
@@ -18,9 +18,12 @@ import orjson
 from atdp.canonical import canonical, digest_bytes
 from atdp.convert.loss import LossReport
 from atdp.records import AnnotationDraft, Draft, EventDraft, TrajectoryDraft
+from atdp.standins import stand_ins
 
 Source = bytes | Iterable[bytes]
 """A whole document, or its lines or chunks."""
+
+Purpose = Literal["train", "evaluate", "replay", "debug"]
 
 Record = dict[str, Any]
 """A draft or a stored record, as JSON."""
@@ -90,7 +93,8 @@ class Format(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    writes: ClassVar[bool] = True
+    purpose: ClassVar[Purpose] = "debug"
+    """What its files are for: only what is eligible for it leaves the store in this format."""
     carries: ClassVar[frozenset[str]] = frozenset()
     """Paths of a record that `write` carries over (`event.o.messages`); a path carries what is under it."""
 
@@ -102,9 +106,9 @@ class Format(ABC):
     def items(self, source: Source, options: ReadOptions, loss: LossReport) -> Iterator[Item]:
         """The drafts of a source, lazily."""
 
+    @abstractmethod
     def lines(self, records: Iterable[Record], content: ContentOf, loss: LossReport) -> Iterator[bytes]:
         """The pieces of the written document."""
-        raise ConversionError(f"{self.name} can be read but not written")
 
     def has_annotation(self, annotation: Record) -> bool:
         """Has the format a place for this annotation?"""
@@ -120,23 +124,32 @@ class Format(ABC):
         return Converted(_once(self.items(source, options or ReadOptions(), loss), loss), loss)
 
     def write(self, records: Iterable[Record], content: ContentOf = lambda digest: None) -> Written:
-        """Records (drafts as JSON, or stored and resolved) in this format.
+        """Records (drafts as JSON, or stored ones with their content loaded) in this format.
 
         Of each trajectory the header comes first; contexts may be anywhere before the events that name them.
         """
         loss = LossReport(self.name, "write")
-        kept = list(records)
+        return Written(b"".join(self.stream(records, content, loss)), loss)
+
+    def stream(self, records: Iterable[Record], content: ContentOf, loss: LossReport) -> Iterator[bytes]:
+        """The same piece by piece; `loss` is complete when the pieces have been taken."""
+        yield from self.lines(self._reported(records, loss), content, loss)
+
+    def _reported(self, records: Iterable[Record], loss: LossReport) -> Iterator[Record]:
+        """The records, what can't be carried counted as they pass."""
         timeless = False
-        for record in kept:
+        for record in records:
             if record["record"] == "trajectory":
                 timeless = record.get("ext", {}).get(TIME_ABSENT) is True
-            if timeless:  # times that were made up can't be lost
-                record = without(record, "time")
+            # times that were made up can't be lost
+            told = without(record, "time") if timeless else record
             if record["record"] == "annotation" and not self.has_annotation(record):
                 loss.lose(f"annotation.{record['kind']}", record["name"], "the format has no place for it")
             else:
-                report_uncarried(record, self.carries, loss)
-        return Written(b"".join(self.lines(kept, content, loss)), loss)
+                report_uncarried(told, self.carries, loss)
+            for kind, stand_in, _ in stand_ins(record):
+                loss.lose(f"content ({kind})", stand_in, "what stands for content is not the content")
+            yield record
 
 
 # -- reading

@@ -208,7 +208,10 @@ class Conversation:
         items.append(msgspec.convert(within_json(header), TrajectoryDraft))
         for event in self._events:
             draft = within_json({"atdp": "1.0", "trajectory_id": self.trajectory_id, **event})
-            items.append(msgspec.convert(draft, AnnotationDraft if event["record"] == "annotation" else EventDraft))
+            if event["record"] == "annotation":
+                items.append(msgspec.convert(draft, AnnotationDraft))
+            else:
+                items.append(msgspec.convert(draft, EventDraft))
         return items
 
     # -- inside

@@ -1,4 +1,4 @@
-"""InterCode results: one JSON object of runs, each a list of actions, observations and rewards (princeton-nlp/intercode)."""
+"""InterCode results (princeton-nlp/intercode): one JSON object of runs, each actions, observations and rewards."""
 
 from __future__ import annotations
 

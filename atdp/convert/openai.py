@@ -23,13 +23,14 @@ from atdp.convert.loss import LossReport
 from atdp.convert.pairs import PAIR, add_pair, is_pair, pairs
 from atdp.convert.tau import add_openai
 from atdp.convert.transcripts import TRANSCRIPT, report_off_line, show
-from atdp.convert.view import trajectories
+from atdp.convert.view import Said, trajectories
 
 
 class OpenAISft(Format):
     """One conversation a line: `{messages, tools?, parallel_tool_calls?}`."""
 
     name = "openai-sft"
+    purpose = "train"
     title = "OpenAI fine-tuning, supervised (JSON lines of messages)"
     carries = TRANSCRIPT | {"trajectory.ext.openai_sft", "context.tools"}
 
@@ -63,7 +64,7 @@ class OpenAISft(Format):
                 continue
             loss.items += 1
             report_off_line(view, transcript, loss)
-            line: dict[str, Any] = {"messages": [_plain(show(said, loss)) for said in transcript]}
+            line: dict[str, Any] = {"messages": [_weighted(said, loss) for said in transcript]}
             if tools := view.tools(content):
                 line["tools"] = tools
             yield json_line({**line, **view.ext("openai_sft")})
@@ -73,6 +74,7 @@ class OpenAIPreference(Format):
     """One pair a line: `{input: {messages, tools?}, preferred_output, non_preferred_output}` (DPO)."""
 
     name = "openai-preference"
+    purpose = "train"
     title = "OpenAI fine-tuning, preference pairs (JSON lines)"
     carries = TRANSCRIPT | PAIR | {"trajectory.ext.openai_preference", "context.tools"}
 
@@ -113,6 +115,13 @@ class OpenAIPreference(Format):
                         "non_preferred_output": [_plain(messages.to_openai(pair.rejected))],
                     }
                 )
+
+
+def _weighted(said: Said, loss: LossReport) -> dict[str, Any]:
+    """A message; one of the assistant's that no model made is not to be learnt from."""
+    message = _plain(show(said, loss))
+    scripted = message["role"] == "assistant" and said.event is None
+    return {**message, "weight": 0} if scripted else message
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
 
 def add_pair(conversation: Conversation, chosen: list[dict[str, Any]], rejected: list[dict[str, Any]]) -> None:
-    """Both answers to what was shown so far, and which is better. The worse one is a branch the better one is not on."""
+    """Both answers to what was shown so far, and which is better; the conversation goes on from that one."""
     for side, answer in (("preferred", chosen), ("non-preferred", rejected)):
         for extra in answer[1:]:
             conversation.loss.lose(f"{side} output after its first message", extra, "an answer is one message")

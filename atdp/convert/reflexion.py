@@ -1,4 +1,4 @@
-"""Reflexion's programming runs, JSON lines: a task, the final solution, and what was remembered in between (noahshinn/reflexion)."""
+"""Reflexion's programming runs (noahshinn/reflexion), JSON lines: a task, what was remembered, the solution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOLD = ("prompt", "solution", "is_solved", "reflections", "task_id")
 
 
 class Reflexion(Format):
-    """`{task_id, prompt, solution, is_solved, reflections?}`; each reflection is a memory write after a failed attempt."""
+    """`{task_id, prompt, solution, is_solved, reflections?}`; a reflection is a memory write after a failed attempt."""
 
     name = "reflexion"
     title = "Reflexion programming runs (JSON lines)"

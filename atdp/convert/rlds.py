@@ -1,7 +1,8 @@
-"""RLDS-style episodes, JSON lines: `{steps: [{observation, action, reward, discount, is_first, is_last, is_terminal}]}`.
+"""RLDS-style episodes, JSON lines: `{steps: [{observation, action, reward, is_first, is_last, is_terminal}]}`.
 
-The words are those of google-research/rlds; an episode is one line instead of a TFRecord. Conversations are written with
-`{messages}` as observation and action; of any other environment an action is an operation and an observation its state.
+The words are those of google-research/rlds; an episode is one line instead of a TFRecord. Conversations are written
+with `{messages}` as observation and action; of any other environment an action is an operation, an observation its
+state.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ def _read(episode: dict[str, Any], options: ReadOptions, loss: LossReport) -> li
         observation, action = step["observation"], step["action"]
         if _spoken(observation) and _spoken(action):
             for raw in observation["messages"]:
-                add_openai(conversation, raw)
+                if raw.get("role") == "assistant":  # observed, so not the agent's action
+                    conversation.given(messages.from_openai(raw))
+                else:
+                    add_openai(conversation, raw)
             for extra_message in action["messages"][1:]:
                 loss.lose("action.messages (after the first)", extra_message, "an answer is one message")
             event = conversation.assistant(messages.from_openai(action["messages"][0]), ext=kept)

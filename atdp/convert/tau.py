@@ -104,6 +104,9 @@ def _read(run: dict[str, Any], options: ReadOptions, loss: LossReport) -> Conver
 def add_openai(conversation: Conversation, raw: dict[str, Any]) -> str | None:
     """Take one chat message, in OpenAI's form, into a conversation; gives its event's id."""
     match raw.get("role"):
+        case "assistant" if raw.get("weight") == 0:
+            conversation.given(messages.from_openai(raw))  # OpenAI's mark for what is not to be learnt from
+            return None
         case "assistant":
             return conversation.assistant(messages.from_openai(raw))
         case "tool":

@@ -36,7 +36,7 @@ from atdp.records import AnnotationDraft
 _NAME = "tensorzero"
 _OWN_PART = "x.tensorzero"
 """A template's arguments where a message's text would be."""
-_CALL_KEYS = ("id", "episode_id", "input", "output", "inference_params", "processing_time_ms", "tags")
+_CALL_KEYS = ("id", "episode_id", "input", "output", "inference_params", "processing_time_ms")
 _FEEDBACK_KEYS = ("id", "target_id", "inference_id", "value", "metric_name", "tags")
 
 
@@ -164,7 +164,7 @@ def _inference(call: Record, prompt: list[dict[str, Any]], episode: str) -> dict
         "input": orjson.dumps(given).decode(),
         "output": orjson.dumps(output).decode(),
         "inference_params": orjson.dumps(call["a"].get("params", {})).decode(),
-        "tags": call.get("m", {}).get("tags", {}),
+        "tags": kept.pop("tags", {}),
         **kept,
     }
     if "duration_ms" in call:
@@ -203,7 +203,8 @@ def _feedback(line: dict[str, Any]) -> Late:
     draft: dict[str, Any] = {
         "atdp": "1.0",
         "record": "annotation",
-        "id": derived_id("an", _NAME, line["id"]),
+        # one person's verdict by two metrics has one id
+        "id": derived_id("an", _NAME, line["id"], str(line.get("metric_name", ""))),
         "trajectory_id": trajectory,
         "targets": [{"trajectory_id": trajectory}],
         "source": {"kind": "human"},

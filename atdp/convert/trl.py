@@ -35,6 +35,7 @@ class TrlSft(Format):
     """`{messages}` or `{prompt, completion}` a row, with `tools` and `chat_template_kwargs` beside."""
 
     name = "trl-sft"
+    purpose = "train"
     title = "TRL supervised fine-tuning (JSON lines of prompt and completion)"
     carries = TRANSCRIPT | {"trajectory.ext.trl", "context.tools"}
 
@@ -78,6 +79,7 @@ class TrlPreference(Format):
     """`{prompt, chosen, rejected}` a row; with an implicit prompt, both sides begin alike."""
 
     name = "trl-preference"
+    purpose = "train"
     title = "TRL preference pairs (JSON lines of prompt, chosen, rejected)"
     carries = TRANSCRIPT | PAIR | {"trajectory.ext.trl", "context.tools"}
 
@@ -122,6 +124,7 @@ class TrlGrpo(Format):
     """
 
     name = "trl-grpo"
+    purpose = "train"
     title = "TRL GRPO roll-outs (JSON lines of prompt, completion, reward, token ids)"
     carries = TRANSCRIPT | {
         "trajectory.ext.trl", "trajectory.task.group_id", "context.tools", "event.tokens.prompt_token_ids",
@@ -145,8 +148,12 @@ class TrlGrpo(Format):
             header = {"task": {"group_id": str(row["group_id"])}} if "group_id" in row else {}
             keyed = {**row, "row": number}
             conversation = _conversation(self.name, keyed, options, loss, rest, _strings(row, "prompt"), **header)
-            for raw in _messages(row["prompt"], "user"):
-                add_openai(conversation, raw)
+            prompt = _messages(row["prompt"], "user")
+            for raw in prompt:
+                if raw is prompt[-1] and raw.get("role") == "user":
+                    conversation.user(messages.from_openai(raw))
+                else:  # what was said before is the prompt's, whoever said it: the row is one answer
+                    conversation.given(messages.from_openai(raw))
             answer = self._answer(conversation, row)
             if row.get("reward") is not None:
                 conversation.annotate(

@@ -63,21 +63,35 @@ class TrajectoryView:
 
     def prompt(self, call: Record) -> list[Said]:
         """Everything the model saw, in order."""
-        form = call.get("o", {}).get("messages", [])
-        if isinstance(form, list):
-            system = call.get("o", {}).get("system_instructions")
-            return [*_instructions(system), *(Said(message, None) for message in form)]
-        before = self._by_id.get(form["prefix"])
-        shown = self.prompt(before) if before is not None else []
-        if before is not None and before.get("a", {}).get("messages"):
-            shown.append(Said(_plain(before["a"]["messages"][0]), before))
-        for item in form["append"]:
+        forms: list[tuple[dict[str, Any], Record | None]] = []
+        current: Record | None = call
+        form: Any = None
+        while current is not None:
+            form = current.get("o", {}).get("messages", [])
+            if isinstance(form, list):
+                break
+            current = self._by_id.get(form["prefix"])
+            forms.append((form, current))
+        shown: list[Said] = []
+        if current is not None and isinstance(form, list):
+            shown += _instructions(current.get("o", {}).get("system_instructions"))
+            shown += [Said(message, None) for message in form]
+        for form, before in reversed(forms):
+            if before is not None and before.get("a", {}).get("messages"):
+                shown.append(Said(_plain(before["a"]["messages"][0]), before))
+            for change in form.get("changed", ()):
+                if change["at"] < len(shown):
+                    shown[change["at"]] = Said(change["message"], shown[change["at"]].event)
+            shown += self._appended(form["append"])
+        return shown
+
+    def _appended(self, items: list[dict[str, Any]]) -> Iterator[Said]:
+        for item in items:
             event = self._by_id.get(item["event"]) if "event" in item and "parts" not in item else None
             if event is not None:
-                shown.append(Said(message_of(event), event))
+                yield Said(message_of(event), event)
             elif "parts" in item:
-                shown.append(Said(item, None))
-        return shown
+                yield Said(item, None)
 
     def token_columns(self, call: Record, loss: LossReport) -> dict[str, Any]:
         """Token ids and log-probabilities of a call by TRL's names; what is sealed or kept apart is lost."""

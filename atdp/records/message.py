@@ -44,7 +44,7 @@ class Changed(PartOfRecord, frozen=True):
 class MessagePrefix(PartOfRecord, frozen=True):
     """The prompt of call `prefix`, then its answer, then `append`.
 
-    An appended `{event}` stands for the message which that `user_message` or `tool_call` event holds.
+    An appended `{event}` stands for the message which that `user_message` or operation event holds.
     Clients re-serialise arguments, drop reasoning and move cache marks when they send an answer back:
     `changed` holds such messages as they came, so that the prefix form stays exact.
     """

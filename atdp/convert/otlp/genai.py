@@ -38,6 +38,11 @@ _USAGE = {
     ),
     "reasoning_output_tokens": ("gen_ai.usage.reasoning.output_tokens",),
 }
+_MODEL = {
+    "gen_ai.request.model": "name",
+    "gen_ai.response.model": "response_name",
+    "gen_ai.provider.name": "provider",
+}
 EVALUATION = "gen_ai.evaluation.result"
 _PART_FIELDS = {"type", "content", "id", "name", "arguments", "response", "result"}
 
@@ -207,9 +212,7 @@ def attributes(
         "gen_ai.operation.name": OPERATIONS.get(kind, kind[2:] if kind.startswith("x.") else "execute_tool")
     }
     model = context.get("model", {})
-    for key, name in (
-        ("gen_ai.request.model", "name"), ("gen_ai.response.model", "response_name"), ("gen_ai.provider.name", "provider")
-    ):  # fmt: skip
+    for key, name in _MODEL.items():
         if name in model:
             found[key] = model[name]
     for name, keys in _USAGE.items():

@@ -14,12 +14,20 @@ from atdp.convert.otlp.step import Step, Taker
 
 _KIND = "openinference.span.kind"
 KINDS = {
-    "LLM": "llm_call", "TOOL": "tool_call", "RETRIEVER": "retrieval", "AGENT": "handoff", "GUARDRAIL": "guardrail",
-}  # fmt: skip
+    "LLM": "llm_call",
+    "TOOL": "tool_call",
+    "RETRIEVER": "retrieval",
+    "AGENT": "handoff",
+    "GUARDRAIL": "guardrail",
+}
 """Span kind → event kind; any other is `x.<kind>` in small letters."""
 SPAN_KINDS = {
-    "llm_call": "LLM", "retrieval": "RETRIEVER", "memory_read": "RETRIEVER", "handoff": "AGENT", "guardrail": "GUARDRAIL",
-}  # fmt: skip
+    "llm_call": "LLM",
+    "retrieval": "RETRIEVER",
+    "memory_read": "RETRIEVER",
+    "handoff": "AGENT",
+    "guardrail": "GUARDRAIL",
+}
 """Event kind → span kind; every other operation is a TOOL."""
 _USAGE = {
     "input_tokens": "llm.token_count.prompt",

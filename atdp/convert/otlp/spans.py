@@ -1,4 +1,4 @@
-"""OTLP's wire form and back: from an ExportTraceServiceRequest as JSON (or as protobuf decoded to JSON) to plain spans."""
+"""OTLP's wire form: an ExportTraceServiceRequest as JSON (or as protobuf decoded to JSON) to plain spans, and back."""
 
 from __future__ import annotations
 
