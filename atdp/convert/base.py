@@ -121,7 +121,7 @@ class Format(ABC):
         the source has twice is given once.
         """
         loss = LossReport(self.name, "read")
-        return Converted(_once(self.items(source, options or ReadOptions(), loss), loss), loss)
+        return Converted(_once(_explained(self.items(source, options or ReadOptions(), loss), loss), loss), loss)
 
     def write(self, records: Iterable[Record], content: ContentOf = lambda digest: None) -> Written:
         """Records (drafts as JSON, or stored ones with their content loaded) in this format.
@@ -221,6 +221,17 @@ def content_key(item: Any, options: ReadOptions) -> str:
 def without(value: dict[str, Any], *keys: str) -> dict[str, Any]:
     """The object without some keys, and without what says nothing (null)."""
     return {k: v for k, v in value.items() if k not in keys and v is not None}
+
+
+def _explained(items: Iterator[Item], loss: LossReport) -> Iterator[Item]:
+    """What goes wrong while reading, as what is wrong with the source."""
+    try:
+        yield from items
+    except ConversionError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        at = f"item {loss.items + 1}"
+        raise ConversionError(f"{at} is not of the format {loss.format}: {type(error).__name__} {error}") from error
 
 
 def _once(items: Iterator[Item], loss: LossReport) -> Iterator[Item]:

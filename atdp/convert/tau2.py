@@ -25,7 +25,7 @@ from atdp.convert.base import (
     source_key,
     without,
 )
-from atdp.convert.conversation import Conversation
+from atdp.convert.conversation import Conversation, present
 from atdp.convert.loss import LossReport
 from atdp.convert.transcripts import TRANSCRIPT, report_off_line, text_of
 from atdp.convert.view import Said, TrajectoryView, trajectories
@@ -123,7 +123,7 @@ class _Run:
                     "policy": source_key(environment.get("policy")),
                 },
             },
-            task={"id": true_id, **({"trial": simulation["trial"]} if "trial" in simulation else {})},
+            task=present(id=true_id, trial=simulation.get("trial")),
             ext={"tau2": without(kept)},
         )
 

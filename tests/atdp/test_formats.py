@@ -304,6 +304,15 @@ def test_a_source_of_another_format_is_refused_with_the_line() -> None:
         convert.get("parquet")
 
 
+@pytest.mark.parametrize("name", [name for name in convert.FORMATS if name != "atdp"])
+def test_json_that_is_something_else_is_an_error_of_the_source_not_of_ours(name: str) -> None:
+    for data in (b'{"a": 1}', b'{"steps": [{}], "content": [{}], "messages": [{}], "info": {}}', b"[1]", b"[[]]"):
+        try:
+            list(convert.get(name).read(data).records)
+        except convert.ConversionError:
+            continue
+
+
 def test_lines_may_come_in_any_pieces() -> None:
     whole = SAME_AGAIN["trl-grpo"]
     for size in (1, 7, 64):

@@ -106,6 +106,8 @@ def _call(span: Span, taker: Taker, made: Step) -> None:
     if params:
         made.a["params"] = params
     finish = taker.take("gen_ai.response.finish_reasons")
+    if not finish:
+        finish = next((message["finish_reason"] for message in made.a["messages"] if "finish_reason" in message), None)
     if finish:
         made.y["finish_reason"] = str(finish[0] if isinstance(finish, list) else finish)
     first = taker.take("gen_ai.response.time_to_first_chunk")
