@@ -168,7 +168,7 @@ def _inference(call: Record, prompt: list[dict[str, Any]], episode: str) -> dict
         **kept,
     }
     if "duration_ms" in call:
-        line["processing_time_ms"] = call["duration_ms"]
+        line["processing_time_ms"] = round(call["duration_ms"])
     return line
 
 
