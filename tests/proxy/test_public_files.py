@@ -1,4 +1,4 @@
-"""Every public file of a known format goes into the store, verifies there, and comes back with the stated losses only."""
+"""Every public file of a known format goes into the store, verifies, and comes back with the stated losses only."""
 
 from __future__ import annotations
 
