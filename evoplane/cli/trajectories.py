@@ -194,7 +194,8 @@ async def _import(files: list[Path], tenant: str, agent: str, format: str | None
         raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
     kinds = [(file, _format(format) if format else _detected(file)) for file in files]
     before = _totals(tenant)
-    store = importing.DirectStore(settings().store_dir)
+    store = open_store(settings())
+    await store.start()
     reports = []
     try:
         with err.status("importing") as status:
@@ -212,7 +213,7 @@ async def _import(files: list[Path], tenant: str, agent: str, format: str | None
                 reports.append({"file": str(file), "format": kind.name, "loss": converted.loss.to_builtins()})
             done = await job.finish()
     finally:
-        store.close()
+        await store.close()
     after = _totals(tenant)
     return {
         "tenant": tenant,

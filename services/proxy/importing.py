@@ -1,16 +1,13 @@
 """Taking drafts of other formats into the store, a few at a time.
 
-An import has no spool and no writer's thread: it may run beside a gateway that has both on the same directory. Its
-transactions are small, so that the gateway's writer never waits long for one.
+An import may run beside a gateway on the same store: its transactions are small, so that the gateway's writer never
+waits long for one.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import UNSET, structs
@@ -19,17 +16,13 @@ from atdp.convert import Content as Attached
 from atdp.convert import Late
 from atdp.convert.base import Item
 from atdp.records import AnnotationDraft, Eligibility, EventDraft, Metadata, TrajectoryDraft
-from services.proxy.drafts import Content, InvalidDraft, Signal, Stored, StoreDraft, StoreUnavailable
-from services.proxy.log import TenantLog
+from services.proxy.drafts import Content, InvalidDraft, Signal, Stored, StoreDraft
 
 IMPORTED = "imported"
 """Tag `role` of an imported call: neither champion nor canary, so that live statistics leave it out."""
 
 _BATCH = 256
 """Drafts in one transaction at most (a trajectory is not divided): bounds how long the gateway's writer waits."""
-_ATTEMPTS = 20
-_PAUSE_S = 0.05
-"""Between attempts when another writer has the database."""
 
 
 class Appends(Protocol):
@@ -49,39 +42,6 @@ class Imported:
     """Annotations whose target is not in the store (yet)."""
     refused: list[str] = field(default_factory=list)
     """Trajectories that the store did not take, and why."""
-
-
-class DirectStore:
-    """Appends to a tenant's log in this thread, one transaction an `append`."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._logs: dict[str, TenantLog] = {}
-
-    async def append(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[Stored]:
-        """Place the drafts; raises `StoreUnavailable` when the database stays busy or can't be written."""
-        given = list(drafts)
-        for attempt in range(_ATTEMPTS):
-            try:
-                log = self._log(tenant)
-                with log.transaction(), log.savepoint():
-                    return log.place(given)
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) and "busy" not in str(error):
-                    raise StoreUnavailable(f"the store of {tenant} can't be written: {error}") from error
-                time.sleep(_PAUSE_S * (attempt + 1))  # noqa: ASYNC251 - an import does nothing else meanwhile
-        raise StoreUnavailable(f"the store of {tenant} is busy: another writer does not let go of it")
-
-    def close(self) -> None:
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
-
-    def _log(self, tenant: str) -> TenantLog:
-        if tenant not in self._logs:
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._logs[tenant] = TenantLog(self._root, tenant)
-        return self._logs[tenant]
 
 
 class Import:

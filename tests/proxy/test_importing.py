@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from tests.proxy.drafting import CONTEXT, event, header
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[importing.DirectStore]:
-    opened = importing.DirectStore(tmp_path)
+async def store(tmp_path: Path) -> AsyncIterator[EventStore]:
+    opened = EventStore(tmp_path)
+    await opened.start()
     yield opened
-    opened.close()
+    await opened.close()
 
 
 def conversation(text: str = "hi") -> list[dict[str, Any]]:
@@ -54,7 +55,7 @@ async def import_(store: importing.Appends, *sources: Iterable[Item], train: str
 
 
 async def test_what_was_imported_verifies_and_is_there_once_however_often_it_is_imported(
-    store: importing.DirectStore, tmp_path: Path
+    store: EventStore, tmp_path: Path
 ) -> None:
     first = await import_(store, items(lines("one", "two")))
     before = StoreReader(tmp_path).trajectories("acme")
@@ -65,7 +66,7 @@ async def test_what_was_imported_verifies_and_is_there_once_however_often_it_is_
     assert [reader.verify("acme", row.trajectory_id) for row in before] == [[], []]
 
 
-async def test_an_imported_call_reads_as_it_was_in_the_source(store: importing.DirectStore, tmp_path: Path) -> None:
+async def test_an_imported_call_reads_as_it_was_in_the_source(store: EventStore, tmp_path: Path) -> None:
     await import_(store, items(lines("one")))
     reader = StoreReader(tmp_path)
     records = reader.records("acme", reader.trajectories("acme")[0].trajectory_id)
@@ -76,9 +77,7 @@ async def test_an_imported_call_reads_as_it_was_in_the_source(store: importing.D
 
 
 @pytest.mark.parametrize("train", ["pending", "allow", "deny"])
-async def test_the_tenants_policy_says_whether_imports_train(
-    store: importing.DirectStore, tmp_path: Path, train: str
-) -> None:
+async def test_the_tenants_policy_says_whether_imports_train(store: EventStore, tmp_path: Path, train: str) -> None:
     await import_(store, items(lines("one")), train=train)
     reader = StoreReader(tmp_path)
     gov = reader.records("acme", reader.trajectories("acme")[0].trajectory_id)[0]["gov"]
@@ -87,7 +86,7 @@ async def test_the_tenants_policy_says_whether_imports_train(
     assert gov["eligibility"]["cross_tenant"] == "deny"
 
 
-async def test_what_the_source_denies_stays_denied(store: importing.DirectStore, tmp_path: Path) -> None:
+async def test_what_the_source_denies_stays_denied(store: EventStore, tmp_path: Path) -> None:
     records = [msgspec.to_builtins(item) for item in (CONTEXT, header("t9"), event("e9", "t9"))]
     records[1]["gov"]["eligibility"] = {"train": "deny"}
     await import_(store, items(b"".join(orjson.dumps(r) + b"\n" for r in records), "atdp"), train="allow")
@@ -95,7 +94,7 @@ async def test_what_the_source_denies_stays_denied(store: importing.DirectStore,
     assert gov["eligibility"]["train"] == "deny"
 
 
-async def test_imported_calls_are_no_champions_traffic(store: importing.DirectStore, tmp_path: Path) -> None:
+async def test_imported_calls_are_no_champions_traffic(store: EventStore, tmp_path: Path) -> None:
     await import_(store, items(lines("one")))
     reader = StoreReader(tmp_path)
     records = reader.records("acme", reader.trajectories("acme")[0].trajectory_id)
@@ -125,7 +124,7 @@ def feedback(id: int, target: str) -> bytes:
 
 
 async def test_feedback_finds_its_call_or_its_episode_whatever_the_order_of_the_files(
-    store: importing.DirectStore, tmp_path: Path
+    store: EventStore, tmp_path: Path
 ) -> None:
     rows = feedback(1, TARGET) + b"\n" + feedback(2, EPISODE)
     done = await import_(store, items(rows, "tensorzero"), items(inference(), "tensorzero"))
@@ -136,16 +135,14 @@ async def test_feedback_finds_its_call_or_its_episode_whatever_the_order_of_the_
     assert done.waiting == 0
 
 
-async def test_feedback_whose_target_came_with_an_earlier_import_is_bound(
-    store: importing.DirectStore, tmp_path: Path
-) -> None:
+async def test_feedback_whose_target_came_with_an_earlier_import_is_bound(store: EventStore, tmp_path: Path) -> None:
     await import_(store, items(inference(), "tensorzero"))
     done = await import_(store, items(feedback(1, TARGET) + b"\n" + feedback(2, EPISODE), "tensorzero"))
     assert (done.records, done.waiting) == (2, 0)
     assert StoreReader(tmp_path).trajectories("acme")[0].events == 3
 
 
-async def test_feedback_without_a_target_waits_for_it(store: importing.DirectStore, tmp_path: Path) -> None:
+async def test_feedback_without_a_target_waits_for_it(store: EventStore, tmp_path: Path) -> None:
     done = await import_(store, items(feedback(1, TARGET), "tensorzero"))
     assert done.waiting == 1
     await import_(store, items(inference(), "tensorzero"))
@@ -155,7 +152,7 @@ async def test_feedback_without_a_target_waits_for_it(store: importing.DirectSto
 class Picky:
     """Refuses one trajectory, as a store does with drafts it can't place."""
 
-    def __init__(self, store: importing.DirectStore, refused: str) -> None:
+    def __init__(self, store: EventStore, refused: str) -> None:
         self._store, self._refused = store, refused
 
     async def append(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[Stored]:
@@ -165,18 +162,14 @@ class Picky:
         return await self._store.append(tenant, given)
 
 
-async def test_a_trajectory_that_is_refused_does_not_take_others_with_it(
-    store: importing.DirectStore, tmp_path: Path
-) -> None:
+async def test_a_trajectory_that_is_refused_does_not_take_others_with_it(store: EventStore, tmp_path: Path) -> None:
     ids = [item.trajectory_id for item in items(lines("one", "two")) if type(item).__name__ == "TrajectoryDraft"]  # type: ignore[union-attr]
     done = await import_(Picky(store, ids[0]), items(lines("one", "two")))
     assert done.refused == [f"{ids[0]}: no"]
     assert [row.trajectory_id for row in StoreReader(tmp_path).trajectories("acme")] == ids[1:]
 
 
-async def test_an_import_and_a_gateway_write_the_same_store_at_once(
-    store: importing.DirectStore, tmp_path: Path
-) -> None:
+async def test_an_import_and_a_gateway_write_the_same_store_at_once(store: EventStore, tmp_path: Path) -> None:
     gateway = EventStore(tmp_path)
     await gateway.start()
     await gateway.append("acme", [CONTEXT, header("live")])
@@ -192,7 +185,6 @@ async def test_an_import_and_a_gateway_write_the_same_store_at_once(
     await gateway.close()
     reader = StoreReader(tmp_path)
     assert done.trajectories == 60
-    assert not (tmp_path / "spool.jsonl").exists() or not (tmp_path / "spool.jsonl").read_bytes()
     rows = {row.trajectory_id: row for row in reader.trajectories("acme")}
     assert rows["live"].events == 40
     assert all(reader.verify("acme", id) == [] for id in rows)
@@ -231,7 +223,7 @@ def test_deny_wins_and_training_needs_an_allow(records: list[dict[str, Any]], pu
 
 
 async def test_only_what_may_be_used_for_a_purpose_leaves_and_the_rest_is_counted(
-    store: importing.DirectStore, tmp_path: Path
+    store: EventStore, tmp_path: Path
 ) -> None:
     await import_(store, items(lines("one")))
     selection = Selection(StoreReader(tmp_path), ["acme"], None, None, "train")

@@ -12,7 +12,7 @@ from atdp import convert
 from atdp.canonical import canonical
 from services.proxy import importing
 from services.proxy.exporting import Selection
-from services.proxy.store import StoreReader
+from services.proxy.store import EventStore, StoreReader
 from tests.atdp.test_shared_files import CASES, rows, without_losses
 from tests.shared import DATA, REASON
 
@@ -30,7 +30,8 @@ GROUPS: list[tuple[str, list[Path]]] = [
 
 
 async def _import(root: Path, sources: list[tuple[str, Path]]) -> tuple[importing.Imported, list[convert.LossReport]]:
-    store = importing.DirectStore(root)
+    store = EventStore(root)
+    await store.start()
     job = importing.Import(store, "acme", "a", "allow")
     losses = []
     for name, path in sources:
@@ -39,7 +40,7 @@ async def _import(root: Path, sources: list[tuple[str, Path]]) -> tuple[importin
             await job.take(converted.records)
         losses.append(converted.loss)
     done = await job.finish()
-    store.close()
+    await store.close()
     return done, losses
 
 
