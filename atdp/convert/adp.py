@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import orjson
-
 from atdp import messages
-from atdp.convert.base import ContentOf, Format, Item, ReadOptions, Record, Source, content_key, json_line, without
+from atdp.convert.base import (
+    ContentOf,
+    Format,
+    Item,
+    ReadOptions,
+    Record,
+    Source,
+    content_key,
+    json_documents,
+    json_line,
+    without,
+)
 from atdp.convert.conversation import Conversation, text_message
 from atdp.convert.loss import LossReport
 from atdp.convert.transcripts import TRANSCRIPT, report_off_line, text_of
@@ -41,8 +50,9 @@ class Adp(Format):
         return annotation["kind"] == "reward" and "event_id" in annotation["targets"][0]
 
     def items(self, source: Source, options: ReadOptions, loss: LossReport) -> Iterator[Item]:
-        for document in _documents(source):
-            yield from _read(document, options, loss)
+        for found in json_documents(source):
+            for document in found if isinstance(found, list) else [found]:
+                yield from _read(document, options, loss)
 
     def lines(self, records: Iterable[Record], content: ContentOf, loss: LossReport) -> Iterator[bytes]:
         for view in trajectories(records):
@@ -54,16 +64,6 @@ class Adp(Format):
             steps = [step for said in transcript for step in _steps(said, rewards, view, loss)]
             line = {"schema_version": VERSION, "id": view.id, "content": steps, "details": {}, **kept}
             yield json_line(line)
-
-
-def _documents(source: Source) -> Iterator[dict[str, Any]]:
-    data = source if isinstance(source, bytes) else b"".join(source)
-    if data.lstrip()[:1] == b"[":
-        yield from orjson.loads(data)
-        return
-    for line in data.splitlines():
-        if line.strip():
-            yield orjson.loads(line)
 
 
 def _read(document: dict[str, Any], options: ReadOptions, loss: LossReport) -> list[Item]:

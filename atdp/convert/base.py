@@ -182,6 +182,16 @@ def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, value
 
 
+def json_documents(source: Source) -> Iterator[Any]:
+    """The one JSON value of a source, or one value a line."""
+    data = whole(source)
+    try:
+        yield orjson.loads(data)
+    except ValueError:
+        for _, value in json_lines(data):
+            yield value
+
+
 def _lines(source: Source) -> Iterator[bytes]:
     if isinstance(source, bytes):
         yield from source.splitlines()

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from atdp import clock, messages
-from atdp.convert.base import ContentOf, Format, Item, ReadOptions, Record, Source, parsed, whole
+from atdp.convert.base import ContentOf, Format, Item, ReadOptions, Record, Source, json_documents, parsed
 from atdp.convert.conversation import Conversation
 from atdp.convert.loss import LossReport
 from atdp.convert.otlp.reading import SpanStep, read
@@ -60,7 +60,7 @@ class MlflowTraces(Format):
         return annotation["kind"] in ("reward", "label")
 
     def items(self, source: Source, options: ReadOptions, loss: LossReport) -> Iterator[Item]:
-        for trace in _traces(source):
+        for trace in json_documents(source):
             found = [_span(span) for span in trace["data"]["spans"]]
             made = list(read(found, options, loss, _convention, self.name))
             for conversation, steps in made[:1]:
@@ -73,16 +73,6 @@ class MlflowTraces(Format):
         for view in trajectories(records):
             loss.items += 1
             yield orjson.dumps(_trace(view, content, loss)) + b"\n"
-
-
-def _traces(source: Source) -> Iterator[dict[str, Any]]:
-    data = whole(source)
-    try:
-        yield orjson.loads(data)
-    except ValueError:
-        for line in data.splitlines():
-            if line.strip():
-                yield orjson.loads(line)
 
 
 def _span(span: dict[str, Any]) -> Span:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from atdp.convert.base import ContentOf, Format, Item, ReadOptions, Record, Source, whole
+from atdp.convert.base import ContentOf, Format, Item, ReadOptions, Record, Source, json_documents
 from atdp.convert.loss import LossReport
 from atdp.convert.otlp import genai, openinference
 from atdp.convert.otlp.reading import SpanStep, convention, drafts, event_id, read, steps
@@ -49,7 +49,7 @@ class Otlp(Format):
         return annotation["kind"] == "reward"
 
     def items(self, source: Source, options: ReadOptions, loss: LossReport) -> Iterator[Item]:
-        found = [span for body in _requests(source) for span in spans(body)]
+        found = [span for body in json_documents(source) for span in spans(body)]
         yield from drafts(read(found, options, loss, convention, self.name))
 
     def lines(self, records: Iterable[Record], content: ContentOf, loss: LossReport) -> Iterator[bytes]:
@@ -72,13 +72,3 @@ class OpenInference(Otlp):
         if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
             return False
         return any(map(openinference.recognises, spans(document)))
-
-
-def _requests(source: Source) -> Iterator[dict[str, Any]]:
-    data = whole(source)
-    try:
-        yield orjson.loads(data)
-    except ValueError:
-        for line in data.splitlines():
-            if line.strip():
-                yield orjson.loads(line)

@@ -1,34 +1,15 @@
-"""tau2-bench results: one JSON object `{timestamp, info, tasks, simulations}` (sierra-research/tau2-bench).
-
-A run's messages have times, usage and cost; arguments are objects here, while the provider's raw answer has them as the
-text the model wrote: that text is kept, the rest of the raw answer is a copy and is not.
-"""
+"""From a simulation to a trajectory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-import orjson
-
-from atdp import clock, messages
-from atdp.convert.base import (
-    ContentOf,
-    ConversionError,
-    Format,
-    Item,
-    ReadOptions,
-    Record,
-    Source,
-    json_document,
-    source_key,
-    without,
-)
+from atdp import messages
+from atdp.convert.base import Item, ReadOptions, source_key, without
 from atdp.convert.conversation import Conversation, present
 from atdp.convert.loss import LossReport
-from atdp.convert.transcripts import TRANSCRIPT, report_off_line, text_of
-from atdp.convert.view import Said, TrajectoryView, trajectories
+from atdp.convert.times import utc
 
 REWARD = "reward"
 FORMAT = "tau2-bench"
@@ -37,54 +18,7 @@ _CALL_ENDINGS = {"user_stop": "ok", "agent_stop": "ok", "max_steps": "truncated"
 _SPOKEN = ("role", "content", "tool_calls", "usage", "raw_data", "cost", "reasoning")
 
 
-class Tau2(Format):
-    """tau2-bench: simulations with times, usage, cost, per-check rewards."""
-
-    name = FORMAT
-    title = "tau2-bench results (JSON object with simulations)"
-    carries = TRANSCRIPT | {
-        "trajectory.task.id", "trajectory.task.trial", "trajectory.ext.tau2", "annotation.ext.tau2",
-        "event.time", "event.ext.tau2", "event.m.usage.input_tokens", "event.m.usage.output_tokens", "event.m.cost_usd",
-        "event.y.reason", "event.y.error.type", "event.y.status", "event.a.params", "context.model.name",
-        "context.env", "trajectory.time", "annotation.time", "event.y.finish_reason",
-    }  # fmt: skip
-
-    def detect(self, document: Any) -> bool:
-        return isinstance(document, dict) and {"simulations", "tasks", "info"} <= document.keys()
-
-    def items(self, source: Source, options: ReadOptions, loss: LossReport) -> Iterator[Item]:
-        document = json_document(source)
-        if not self.detect(document):
-            raise ConversionError("tau2-bench results are an object with info, tasks and simulations")
-        tasks = {str(task["id"]): task for task in document["tasks"]}
-        order = {id: index for index, id in enumerate(tasks)}
-        for simulation in document["simulations"]:
-            task = tasks.pop(str(simulation["task_id"]), None)
-            index = order.get(str(simulation["task_id"]))
-            yield from _Run(document, simulation, task, index, options, loss).drafts()
-        for id in tasks:
-            loss.lose("tasks", id, "a task without a run is no trajectory")
-
-    def has_annotation(self, annotation: Record) -> bool:
-        return annotation["kind"] == "reward" and (annotation["name"] == REWARD or "tau2" in annotation.get("ext", {}))
-
-    def lines(self, records: Iterable[Record], content: ContentOf, loss: LossReport) -> Iterator[bytes]:
-        head: dict[str, Any] = {}
-        tasks: dict[int, Any] = {}
-        simulations = []
-        for view in trajectories(records):
-            loss.items += 1
-            kept = view.ext("tau2")
-            head = head or {key: kept[key] for key in ("timestamp", "info") if key in kept}
-            if "task" in kept:
-                tasks[kept.get("task_index", len(tasks))] = kept["task"]
-            simulations.append(_simulation(view, kept, loss))
-        info = head.get("info", {})
-        document = {**head, "info": info, "tasks": [tasks[i] for i in sorted(tasks)], "simulations": simulations}
-        yield orjson.dumps(document)
-
-
-class _Run:
+class Run:
     """Reading one simulation."""
 
     def __init__(
@@ -114,7 +48,7 @@ class _Run:
             str(simulation.get("id") or source_key(simulation)),
             options,
             loss,
-            time=_time(simulation.get("start_time"), loss),
+            time=utc(simulation.get("start_time"), loss),
             context={
                 "model": {"name": agent["llm"]} if agent.get("llm") else {},
                 "env": {
@@ -130,7 +64,7 @@ class _Run:
     def drafts(self) -> list[Item]:
         conversation = self._conversation
         for raw in self._simulation["messages"]:
-            conversation.now = _time(raw.get("timestamp"), self._loss) or conversation.now
+            conversation.now = utc(raw.get("timestamp"), self._loss) or conversation.now
             if raw.get("raw_data"):
                 self._loss.lose("messages[].raw_data", None, "the provider's answer is a copy of the message")
             match raw["role"]:
@@ -199,7 +133,7 @@ class _Run:
 
     def _end(self) -> None:
         simulation, conversation = self._simulation, self._conversation
-        conversation.now = _time(simulation.get("end_time"), self._loss) or conversation.now
+        conversation.now = utc(simulation.get("end_time"), self._loss) or conversation.now
         reason = simulation.get("termination_reason")
         if reason:
             conversation.outcome(str(reason), y={"status": _CALL_ENDINGS.get(str(reason), "error")})
@@ -243,62 +177,6 @@ def _actions(task: Any) -> set[str]:
     return {str(action["action_id"]) for action in criteria.get("actions") or ()}
 
 
-def _simulation(view: TrajectoryView, kept: dict[str, Any], loss: LossReport) -> dict[str, Any]:
-    transcript = view.transcript()
-    report_off_line(view, transcript, loss)
-    verdict = next((a for a in view.rewards() if a["name"] == REWARD), None)
-    simulation = {
-        "id": view.id,
-        "task_id": kept.get("task_id", view.header.get("task", {}).get("id")),
-        "trial": view.header.get("task", {}).get("trial"),
-        "start_time": view.header["time"],
-        "end_time": view.events[-1]["time"] if view.events else view.header["time"],
-        "termination_reason": next((e["y"].get("reason") for e in view.events if e["kind"] == "outcome"), None),
-        "messages": [_raw(said) for said in transcript if said.message["role"] not in ("system", "developer")],
-        **kept.get("simulation", {}),
-    }
-    if any(said.message["role"] in ("system", "developer") for said in transcript):
-        loss.lose("message.system", None, "a simulation has no place for instructions beside the policy")
-    if verdict is not None:
-        simulation["reward_info"] = {"reward": verdict["value"], **verdict.get("ext", {}).get("tau2", {})}
-    return simulation
-
-
-def _raw(said: Said) -> dict[str, Any]:
-    """One message in tau2's form."""
-    message, event = said.message, said.event or {}
-    kept = event.get("ext", {}).get("tau2", {}) or message.get("ext", {}).get("tau2", {})
-    if message["role"] == "tool":
-        raw: dict[str, Any] = {
-            "role": "tool",
-            "content": text_of(message["parts"][0].get("response")),
-            "requestor": "assistant",
-        }
-        raw["id"] = message["parts"][0].get("id")
-        if event.get("y", {}).get("status") not in (None, "ok"):
-            raw["error"] = True
-        return {**raw, **_when(event, kept), **kept}
-    raw = {"role": message["role"], "content": messages.text(message) or None}
-    calls = messages.tool_calls(message)
-    if calls:
-        raw["tool_calls"] = [
-            {"id": call.get("id"), "name": call["name"], "arguments": call["arguments"], "requestor": message["role"]}
-            for call in calls
-        ]
-    reasoning = [part["content"] for part in message["parts"] if part["type"] == "reasoning"]
-    if reasoning:
-        raw["reasoning"] = "".join(map(str, reasoning))
-    metadata = event.get("m", {})
-    if "usage" in metadata:
-        usage = metadata["usage"]
-        raw["usage"] = {
-            "completion_tokens": usage.get("output_tokens"), "prompt_tokens": usage.get("input_tokens")
-        }  # fmt: skip
-    if "cost_usd" in metadata:
-        raw["cost"] = metadata["cost_usd"]
-    return {**raw, **_when(event, kept), **kept}
-
-
 def _message(raw: dict[str, Any]) -> dict[str, Any]:
     """A spoken message in ATDP's form, with the arguments' text as the model wrote it where the raw answer has it."""
     spoken: dict[str, Any] = {"role": raw["role"], "content": raw.get("content")}
@@ -338,23 +216,3 @@ def _ext(raw: dict[str, Any], *also: str) -> dict[str, Any]:
 def _clock(raw: dict[str, Any]) -> dict[str, Any]:
     """The time as the file has it: finer than milliseconds, without a zone."""
     return {"timestamp": raw["timestamp"]} if raw.get("timestamp") else {}
-
-
-def _when(event: Record, kept: dict[str, Any]) -> dict[str, Any]:
-    return {} if "timestamp" in kept or not event or kept else {"timestamp": event["time"]}
-
-
-def _time(text: Any, loss: LossReport) -> str | None:
-    if not isinstance(text, str):
-        return None
-    try:
-        return clock.timestamp(clock.parse(text))
-    except ValueError:
-        pass
-    try:
-        moment = clock.timestamp(clock.parse(text + "+00:00"))
-    except ValueError:
-        loss.note("time_unreadable", text, "the record has the time before it")
-        return None
-    loss.note("time_zone", text, "the source names no time zone: taken as UTC; the text itself is kept")
-    return moment
