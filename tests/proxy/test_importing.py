@@ -234,3 +234,11 @@ async def test_only_what_may_be_used_for_a_purpose_leaves_and_the_rest_is_counte
     assert [record["record"] for record in records[:2]] == ["context", "trajectory"]
     assert "x" * 3000 in str(records)
     assert list(Selection(StoreReader(tmp_path), ["acme"], None, "atif", "debug").records(whole=True)) == []
+
+
+async def test_an_import_into_either_database_verifies_and_is_there_once(log: EventStore, reader: StoreReader) -> None:
+    for _ in range(2):
+        await import_(log, items(lines("one", "two")))
+    rows = reader.trajectories("acme")
+    assert [row.events for row in rows] == [4, 4]
+    assert [reader.verify("acme", row.trajectory_id) for row in rows] == [[], []]
