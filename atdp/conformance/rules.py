@@ -34,7 +34,7 @@ RULES: dict[str, str] = {
     "`{event}` one that holds a message",
     "shape": "an event has the fields of its kind's shape and none of another's",
     "annotation": "an annotation has what its kind needs: reward a value or label, preference a chosen or rejected "
-    "side, governance a patch, replay_check a label, critique and label some words",
+    "side or a demonstration, governance a patch, replay_check a label, critique and label some words",
     "stand_in": "a stand-in is whole: {ref}, {sealed, commit} or {redacted}",
     "commitment": "the commitment of a sealed leaf is keyed or salted, not a plain hash",
     "sealed_tokens": "token ids are sealed (or absent) whenever any part of `o` or `a` is sealed or redacted, here or "

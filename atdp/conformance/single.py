@@ -99,6 +99,8 @@ def _annotation(annotation: dict[str, Any]) -> Iterator[Problem]:
             yield "annotation", "a retraction names what it retracts in `supersedes`"
         return
     kind = annotation["kind"]
+    if kind == "preference" and "demonstration" in annotation.get("ext", {}):
+        return
     needs: dict[str, tuple[str, ...]] = {
         "reward": ("value", "label"),
         "preference": ("chosen", "rejected"),

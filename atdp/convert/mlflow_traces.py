@@ -21,6 +21,7 @@ from atdp.convert.otlp.reading import convention as otlp_convention
 from atdp.convert.otlp.spans import Span, SpanEvent, hex_id
 from atdp.convert.otlp.step import Step, Taker
 from atdp.convert.otlp.writing import spans_of
+from atdp.convert.transcripts import openai
 from atdp.convert.view import TrajectoryView, trajectories
 
 _KINDS = {
@@ -218,14 +219,14 @@ def _attributes(
         return found
     model = context.get("model", {}).get("name")
     found["mlflow.spanInputs"] = {
-        "messages": [messages.to_openai(message) for message in prompt],
+        "messages": [openai(message) for message in prompt],
         **({"model": model} if model else {}),
         **({"tools": tools} if tools else {}),
         **action.get("params", {}),
     }
     found["mlflow.spanOutputs"] = {
         "choices": [
-            {"index": i, "message": messages.to_openai(m), "finish_reason": m.get("finish_reason")}
+            {"index": i, "message": openai(m), "finish_reason": m.get("finish_reason")}
             for i, m in enumerate(action.get("messages", []))
         ]
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from atdp import messages
 from atdp.convert.base import (
     ContentOf,
     Format,
@@ -22,7 +21,7 @@ from atdp.convert.conversation import Conversation, present
 from atdp.convert.loss import LossReport
 from atdp.convert.pairs import PAIR, add_pair, is_pair, pairs
 from atdp.convert.tau import add_openai
-from atdp.convert.transcripts import TRANSCRIPT, report_off_line, show
+from atdp.convert.transcripts import TRANSCRIPT, openai, report_off_line, show
 from atdp.convert.view import Said, trajectories
 
 
@@ -111,8 +110,8 @@ class OpenAIPreference(Format):
                 yield json_line(
                     {
                         "input": {**given, **view.ext("openai_preference")},
-                        "preferred_output": [_plain(messages.to_openai(pair.chosen))],
-                        "non_preferred_output": [_plain(messages.to_openai(pair.rejected))],
+                        "preferred_output": [_plain(openai(pair.chosen))],
+                        "non_preferred_output": [_plain(openai(pair.rejected))],
                     }
                 )
 

@@ -165,7 +165,12 @@ def _kind(action: str) -> str:
 def _document(view: TrajectoryView, loss: LossReport) -> dict[str, Any]:
     kept = view.ext("swe_agent")
     transcript = view.transcript()
-    steps = {event["parent_id"]: event for event in view.events if "parent_id" in event and event["kind"] != "llm_call"}
+    steps: dict[str, Record] = {}
+    for event in view.events:
+        if event.get("parent_id") and "name" in event.get("a", {}):
+            if event["parent_id"] in steps:
+                loss.lose(f"event.{event['kind']} (after an answer's first)", event["id"], "a step is one action")
+            steps.setdefault(event["parent_id"], event)
     told = {said.event["id"] for said in transcript if said.event is not None} | {step["id"] for step in steps.values()}
     info = dict(kept.pop("info", {}))
     told_steps = kept.pop("steps", True)

@@ -11,9 +11,9 @@ from atdp.convert.view import Said, TrajectoryView
 
 TRANSCRIPT = frozenset(
     {"event.kind", "event.turn", "event.step", "event.causes", "event.parent_id", "event.actor", "event.o.messages",
-     "event.a.messages", "event.a.name", "event.a.call_id", "event.a.arguments", "event.y.result",
-     "annotation.kind", "annotation.name", "annotation.targets", "annotation.source", "annotation.value",
-     "annotation.scale", "annotation.optimizable", "trajectory.ext.time_absent"}
+     "event.o.system_instructions", "event.a.messages", "event.a.name", "event.a.call_id", "event.a.arguments",
+     "event.y.result", "annotation.kind", "annotation.name", "annotation.targets", "annotation.source",
+     "annotation.value", "annotation.scale", "annotation.optimizable", "trajectory.ext.time_absent"}
 )  # fmt: skip
 """What a list of messages (and a reward beside it) says of a record; kind, turn, step and causes follow from it."""
 
@@ -21,16 +21,25 @@ _PLAIN_KINDS = ("llm_call", "tool_call", "user_message")
 _TEXT_PARTS = frozenset({"text", "tool_call", "tool_call_response", "reasoning"})
 
 
+def openai(message: dict[str, Any], loss: LossReport | None = None) -> dict[str, Any]:
+    """A message as OpenAI's chat API has it; parts it has no form for are left out, and counted."""
+    parts = [part for part in message["parts"] if _openai_part(part)]
+    if loss is not None:
+        for part in message["parts"]:
+            if not _openai_part(part):
+                loss.lose(f"part.{part['type']}", part.get("content"), "the format has no such part")
+    ext = message.get("ext", {})
+    if any(part["type"] not in _TEXT_PARTS for part in parts):
+        ext = {**ext, "content": "array"}
+    return messages.to_openai({**message, "parts": parts, "ext": ext})
+
+
 def show(said: Said, loss: LossReport, named_results: bool = False) -> dict[str, Any]:
     """A message of a transcript as OpenAI's chat API has it."""
-    for part in said.message["parts"]:
-        if part["type"] not in _TEXT_PARTS and not part["type"].startswith("x.openai"):
-            loss.lose(f"part.{part['type']}", part.get("content"), "the format has no such part")
-    message = messages.to_openai({**said.message, "parts": [p for p in said.message["parts"] if _openai_part(p)]})
-    if message.get("content") is None and message.get("tool_calls"):
-        message["content"] = None
-    if named_results and message["role"] == "tool" and said.event is not None:
-        message["name"] = said.event["a"]["name"]
+    message = openai(said.message, loss)
+    name = (said.event or {}).get("a", {}).get("name")
+    if named_results and message["role"] == "tool" and name is not None:
+        message["name"] = name
     return message
 
 

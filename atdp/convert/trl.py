@@ -25,7 +25,7 @@ from atdp.convert.conversation import Conversation
 from atdp.convert.loss import LossReport
 from atdp.convert.pairs import PAIR, add_pair, is_pair, pairs
 from atdp.convert.tau import add_openai
-from atdp.convert.transcripts import TRANSCRIPT, report_off_line, show
+from atdp.convert.transcripts import TRANSCRIPT, openai, report_off_line, show
 from atdp.convert.view import TrajectoryView, trajectories
 
 _GROUP_COLUMNS = ("prompt", "completion", "reward", "prompt_ids", "completion_ids", "logprobs", "group_id", "tools")
@@ -111,8 +111,8 @@ class TrlPreference(Format):
                 loss.items += 1
                 row = {
                     "prompt": [show(said, loss) for said in pair.prompt],
-                    "chosen": [messages.to_openai(pair.chosen)],
-                    "rejected": [messages.to_openai(pair.rejected)],
+                    "chosen": [openai(pair.chosen)],
+                    "rejected": [openai(pair.rejected)],
                 }
                 yield json_line(_row(view, content, row))
 
@@ -185,7 +185,7 @@ class TrlGrpo(Format):
                 own = [a for a in rewards if a["targets"][0].get("event_id") == call["id"]] or total
                 row: dict[str, Any] = {
                     "prompt": [show(said, loss) for said in view.prompt(call)],
-                    "completion": [messages.to_openai(call["a"]["messages"][0])],
+                    "completion": [openai(call["a"]["messages"][0])],
                 }
                 if own:
                     row["reward"] = float(own[-1]["value"])

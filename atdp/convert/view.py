@@ -185,8 +185,21 @@ def _instructions(system: Any) -> list[Said]:
     """Instructions that a provider takes beside the messages, as the message they are elsewhere."""
     if system is None:
         return []
-    parts = system if isinstance(system, list) else [{"type": "text", "content": system}]
+    parts = instruction_parts(system)
     return [Said({"role": "system", "parts": parts, "ext": {"system_instructions": True}}, None)]
+
+
+def instruction_parts(system: Any) -> list[dict[str, Any]]:
+    """Instructions as parts: they may be a text, parts, or the blocks of a provider's own API."""
+    parts = []
+    for item in system if isinstance(system, list) else [system]:
+        if isinstance(item, dict) and "type" in item and "content" in item:
+            parts.append(item)
+        elif isinstance(item, dict) and item.get("type") == "text" and isinstance(item.get("text"), str):
+            parts.append({"type": "text", "content": item["text"]})
+        else:
+            parts.append({"type": "text", "content": item})
+    return parts
 
 
 def _answers(event: Record) -> bool:

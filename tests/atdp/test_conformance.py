@@ -197,3 +197,12 @@ def test_of_an_excerpt_only_what_each_record_says_alone_is_asked() -> None:
     assert rules(list(check(excerpt))) == {"seq", "context", "reference"}
     assert not list(check(excerpt, excerpt=True))
     assert rules(list(check(altered(3, duration_ms=4.0), excerpt=True))) == {"hash"}
+
+
+def test_a_demonstration_is_a_preference_without_sides() -> None:
+    demonstration = {
+        "kind": "preference",
+        "value": None,
+        "ext": {"demonstration": {"role": "assistant", "content": "x"}},
+    }
+    assert not list(check(with_change(6, **demonstration)))

@@ -313,6 +313,39 @@ def test_json_that_is_something_else_is_an_error_of_the_source_not_of_ours(name:
             continue
 
 
+def captured() -> list[Record]:
+    """What a gateway stores of other dialects: instructions as a provider's blocks, images, parts of its own."""
+    found, _ = sft()
+    call = events(found, "llm_call")[0]
+    call["o"]["system_instructions"] = [{"type": "text", "text": "be terse", "cache_control": {"type": "ephemeral"}}]
+    call["o"]["messages"][1]["parts"] += [
+        {"type": "x.openai", "content": {"type": "image_url", "image_url": {"url": "data:,"}}},
+        {"type": "x.anthropic", "content": {"type": "document"}},
+    ]
+    call["a"]["messages"] *= 2
+    call["y"] = {"status": "truncated", "error": {"type": "upstream_ended", "message": "gone"}}
+    tool = events(found, "tool_call")[0]
+    extra = {"a": {}, "y": {"status": "ok"}, "causes": []}
+    found += [{**tool, **extra, "id": "x1", "kind": "x.embedding"}, {**tool, **extra, "id": "x2", "kind": "outcome"}]
+    return found
+
+
+@pytest.mark.parametrize("name", convert.FORMATS)
+def test_every_format_writes_what_a_gateway_captured_and_counts_what_it_cannot(name: str) -> None:
+    written = convert.get(name).write(captured())
+    assert written.loss.lost or name == "atdp"
+    elsewhere = (
+        "openai-preference",
+        "trl-preference",
+        "tensorzero",
+        "gskill",
+        "judge-verdicts",
+        "intercode",
+        "reflexion",
+    )
+    assert b"be terse" in written.data or name in elsewhere or "message.system" in written.loss.lost
+
+
 def test_lines_may_come_in_any_pieces() -> None:
     whole = SAME_AGAIN["trl-grpo"]
     for size in (1, 7, 64):

@@ -15,6 +15,7 @@ from atdp.convert.base import Record
 from atdp.convert.otlp.flat import unflatten
 from atdp.convert.otlp.spans import Span, structured
 from atdp.convert.otlp.step import Step, Taker
+from atdp.convert.view import instruction_parts
 
 KINDS = {
     "chat": "llm_call", "text_completion": "llm_call", "generate_content": "llm_call", "execute_tool": "tool_call",
@@ -223,8 +224,7 @@ def attributes(
     if kind == "llm_call":
         system = event.get("o", {}).get("system_instructions")
         if system is not None:
-            parts = system if isinstance(system, list) else [{"type": "text", "content": system}]
-            found["gen_ai.system_instructions"] = _text(parts)
+            found["gen_ai.system_instructions"] = _text(instruction_parts(system))
             prompt = prompt[1:] if prompt and prompt[0].get("ext", {}).get("system_instructions") else prompt
         found["gen_ai.input.messages"] = _text([_otel(message) for message in prompt])
         found["gen_ai.output.messages"] = _text([_otel(message) for message in action.get("messages", [])])

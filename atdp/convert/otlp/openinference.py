@@ -11,6 +11,7 @@ from atdp.convert.base import Record
 from atdp.convert.otlp.flat import flatten, unflatten
 from atdp.convert.otlp.spans import Span, structured
 from atdp.convert.otlp.step import Step, Taker
+from atdp.convert.transcripts import openai
 
 _KIND = "openinference.span.kind"
 KINDS = {
@@ -192,7 +193,7 @@ def attributes(
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:
-    raw = messages.to_openai(message)
+    raw = openai(message)
     made: dict[str, Any] = {"role": raw["role"]}
     for key in ("tool_call_id", "name"):
         if raw.get(key) is not None:
