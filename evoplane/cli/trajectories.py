@@ -13,11 +13,14 @@ from rich.console import Console
 from atdp import clock, convert
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
-from registry import control, tenants
+from registry import control, keyring, tenant_policy, tenants
 from registry.tenants import RegistryError
 from services.proxy import importing
+from services.proxy.drafts import StoreUnavailable
 from services.proxy.exporting import PURPOSES, Selection
+from services.proxy.governor import Governor
 from services.proxy.store import StoreReader, open_reader, open_store
+from services.router.watcher import Picture
 
 app = typer.Typer(no_args_is_help=True, help="Captured trajectories: list, read, verify, import, export.")
 
@@ -123,7 +126,8 @@ def import_files(
         out.print(
             f"{result['trajectories']} trajectories, {result['records']} records "
             f"({result['new_trajectories']} and {result['new_records']} of them new), "
-            f"{result['waiting']} annotations wait for their target",
+            f"{result['waiting']} annotations wait for their target, "
+            f"in {result['hidden']} records something was hidden by the tenant's policy",
             highlight=False,
         )
         for refused in result["refused"]:
@@ -189,18 +193,30 @@ def export(
 
 
 async def _import(files: list[Path], tenant: str, agent: str, format: str | None) -> dict[str, Any]:
-    policy = {t.id: t.train for t in tenants.list_tenants(control.connect(settings().control_db))}
+    connection = control.connect(settings().control_db)
+    policy = {t.id: t.train for t in tenants.list_tenants(connection)}
     if tenant not in policy:
         raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
+    master = keyring.master_key(settings().keys_dir)
+    keyring.ensure(connection, master, tenant)
+    picture = Picture(policies=tenant_policy.all_policies(connection), tenant_keys=keyring.load(connection, master))
     kinds = [(file, _format(format) if format else _detected(file)) for file in files]
     before = _totals(tenant)
+    reader = _reader()
+    governor = Governor(lambda: picture, reader.trajectory_key)
     store = open_store(settings())
     await store.start()
     reports = []
     try:
         with err.status("importing") as status:
             job = importing.Import(
-                store, tenant, agent, policy[tenant], lambda done: status.update(f"importing: {done.records} records")
+                store,
+                tenant,
+                agent,
+                policy[tenant],
+                governor.protect,
+                reader,
+                lambda done: status.update(f"importing: {done.records} records"),
             )
             for file, kind in kinds:
                 options = convert.ReadOptions(agent, file.name, clock.from_epoch(file.stat().st_mtime))
@@ -212,6 +228,8 @@ async def _import(files: list[Path], tenant: str, agent: str, format: str | None
                     raise RegistryError(f"{file}: {error}") from error
                 reports.append({"file": str(file), "format": kind.name, "loss": converted.loss.to_builtins()})
             done = await job.finish()
+    except StoreUnavailable as error:
+        raise RegistryError(f"nothing more was imported: {error}") from error
     finally:
         await store.close()
     after = _totals(tenant)
@@ -224,6 +242,7 @@ async def _import(files: list[Path], tenant: str, agent: str, format: str | None
         "new_trajectories": after[0] - before[0],
         "new_records": after[1] - before[1],
         "waiting": done.waiting,
+        "hidden": done.hidden,
         "refused": done.refused,
     }
 

@@ -25,6 +25,18 @@ _BATCH = 256
 """Drafts in one transaction at most (a trajectory is not divided): bounds how long the gateway's writer waits."""
 
 
+Protect = Callable[[str, Iterable[StoreDraft]], list[StoreDraft]]
+"""The drafts of a tenant that may be stored: redacted and sealed (`Governor.protect`)."""
+
+
+class Records(Protocol):
+    """What the store has; a `StoreReader`."""
+
+    def records(self, tenant: str, trajectory_id: str) -> list[dict[str, Any]]: ...
+
+    def record(self, tenant: str, id: str) -> dict[str, Any] | None: ...
+
+
 class Appends(Protocol):
     """Anything that stores drafts durably, idempotent by id."""
 
@@ -40,6 +52,8 @@ class Imported:
     """Events and annotations that have a place in a chain now; those that had one before count too."""
     waiting: int = 0
     """Annotations whose target is not in the store (yet)."""
+    hidden: int = 0
+    """Records in which the tenant's policy hid something."""
     refused: list[str] = field(default_factory=list)
     """Trajectories that the store did not take, and why."""
 
@@ -50,6 +64,9 @@ class Import:
     Call `take` for each source, then `finish`: annotations about other sources' trajectories are placed last,
     whatever the order of the sources. Importing the same again changes nothing. A trajectory that the store
     refuses does not take others with it.
+
+    `protect` is asked about everything before it is stored, and about nothing twice: what `there` has is left
+    out.
     """
 
     def __init__(
@@ -58,10 +75,13 @@ class Import:
         tenant: str,
         agent: str,
         train: str = "pending",
+        protect: Protect = lambda tenant, drafts: list(drafts),
+        there: Records | None = None,
         progress: Callable[[Imported], None] = lambda done: None,
     ) -> None:
         self._store, self._tenant, self._agent, self._train = store, tenant, agent, train
-        self._progress = progress
+        self._protect, self._there, self._progress = protect, there, progress
+        self._known: tuple[str, set[str]] = ("", set())
         self._events: set[str] = set()
         self._trajectories: set[str] = set()
         self._late: list[Item] = []
@@ -98,9 +118,10 @@ class Import:
                 yield item
 
     async def _write(self, batch: list[list[Item]]) -> None:
-        drafts = [self._draft(item) for group in batch for item in group]
-        if not drafts:
+        given = [self._draft(item) for group in batch for item in group if not self._is_there(item)]
+        if not given:
             return
+        drafts = self._protect(self._tenant, given)
         try:
             stored = await self._store.append(self._tenant, drafts)
         except InvalidDraft as error:
@@ -111,6 +132,8 @@ class Import:
                 await self._write([group])
             return
         await self._settle(batch, {one.id for one in stored if not one.bound})
+        same = set(map(id, given))
+        self.done.hidden += sum(isinstance(d, EventDraft | AnnotationDraft) and id(d) not in same for d in drafts)
         self.done.trajectories += sum(one.seq == 0 for one in stored)
         self.done.records += sum(bool(one.seq) for one in stored)
         self._progress(self.done)
@@ -122,11 +145,37 @@ class Import:
                 continue
             if item.or_trajectory is not None:
                 signal = self._signal(item, "trajectory", item.or_trajectory)
-                (again,) = await self._store.append(self._tenant, [signal])
-                if again.bound:
+                again = await self._store.append(self._tenant, self._protect(self._tenant, [signal]))
+                if all(one.bound for one in again):
                     self.done.records += 1
                     continue
             self.done.waiting += 1
+
+    def _is_there(self, item: Item) -> bool:
+        """Has the store the record already? It counts as imported all the same."""
+        if self._there is None:
+            return False
+        match item:
+            case Late():
+                there = self._there.record(self._tenant, item.annotation.id) is not None
+                self.done.records += there
+                return there
+            case TrajectoryDraft():
+                there = bool(self._ids(item.trajectory_id))
+                self.done.trajectories += there
+                return there
+            case EventDraft() | AnnotationDraft():
+                there = item.id in self._ids(item.trajectory_id)
+                self.done.records += there
+                return there
+        return False
+
+    def _ids(self, trajectory_id: str) -> set[str]:
+        """Ids of a trajectory's stored records, its own among them; empty when it is not stored."""
+        if self._known[0] != trajectory_id:
+            chain = self._there.records(self._tenant, trajectory_id) if self._there is not None else []
+            self._known = (trajectory_id, {record.get("id", trajectory_id) for record in chain})
+        return self._known[1]
 
     def _draft(self, item: Item) -> StoreDraft:
         match item:

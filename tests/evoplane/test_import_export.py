@@ -171,3 +171,46 @@ def test_public_runs_and_the_verdicts_on_them_import_verify_and_come_back(tmp_pa
     given = sorted((json.loads(line) for file in verdicts for line in file.read_text().splitlines()), key=str)
     key = ("simulation_id", "judge_verdict", "judge_prompt_name", "judge_justification")
     assert sorted([row[k] for k in key] for row in written) == sorted([row[k] for k in key] for row in given)
+
+
+SECRET = "AKIAIOSFODNN7EXAMPLE"
+
+
+def planted(tmp_path: Path) -> Path:
+    file = tmp_path / "planted.jsonl"
+    said = [
+        {"role": "user", "content": f"my key is {SECRET}, mail ann.miller@example.com"},
+        {"role": "assistant", "content": f"I noted {SECRET}."},
+    ]
+    file.write_text(json.dumps({"messages": said}) + "\n")
+    return file
+
+
+def on_disk() -> list[bytes]:
+    return [path.read_bytes() for path in settings().var.rglob("*") if path.is_file()]
+
+
+def test_a_secret_in_an_imported_file_is_on_the_disk_nowhere_in_the_clear(tmp_path: Path) -> None:
+    tenant()
+    done = import_(planted(tmp_path))
+    assert done["hidden"] == 2
+    assert not any(SECRET.encode() in data or b"ann.miller" in data for data in on_disk())
+    assert run("trajectories", "verify", "--tenant", "acme").exit_code == 0
+
+
+def test_importing_something_hidden_again_seals_nothing_again(tmp_path: Path) -> None:
+    tenant()
+    file = planted(tmp_path)
+    import_(file)
+    before = sorted(map(len, on_disk()))
+    again = import_(file)
+    assert (again["new_trajectories"], again["new_records"], again["hidden"]) == (0, 0, 0)
+    assert sorted(map(len, on_disk())) == before
+
+
+def test_an_exported_file_with_sealed_content_conforms(tmp_path: Path) -> None:
+    tenant()
+    import_(planted(tmp_path))
+    out = tmp_path / "out.jsonl"
+    run("trajectories", "export", out)
+    assert run("atdp", "check", out).exit_code == 0
