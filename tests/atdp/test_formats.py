@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import pytest
 
 from atdp import convert
 from atdp.convert.base import Record, as_records, contents
+from atdp.records import TrajectoryDraft
 
 TOOL = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "lookup", "arguments": '{"id": 7}'}}
@@ -352,6 +354,18 @@ def test_lines_may_come_in_any_pieces() -> None:
         pieces = [whole[i : i + size] for i in range(0, len(whole), size)]
         converted = convert.get("trl-grpo").read(pieces)
         assert list(as_records(converted.records)) == records("trl-grpo", whole)[0]
+
+
+def test_json_lines_are_read_as_they_come() -> None:
+    def endless() -> Iterator[bytes]:
+        number = 0
+        while True:
+            yield jsonl({"messages": said(("user", f"q{number}"), ("assistant", "a"))})
+            number += 1
+
+    converted = convert.get("openai-sft").read(endless())
+    headers = (item for item in converted.records if isinstance(item, TrajectoryDraft))
+    assert len({next(headers).trajectory_id for _ in range(5)}) == 5
 
 
 def test_an_integer_beyond_what_json_holds_exactly_keeps_its_digits() -> None:
