@@ -8,16 +8,19 @@ from typing import Any
 
 import msgspec
 
-from atdp.records import Annotation, Context, Event, Record, Trajectory
+from atdp.records import Annotation, Context, Event, Record, Redacted, Ref, Sealed, Trajectory
 
 SCHEMA_FILE = Path(__file__).with_name("atdp-1.0.schema.json")
 
 _RECORD_NAMES = {"trajectory": Trajectory, "context": Context, "event": Event, "annotation": Annotation}
 
+_STAND_INS = (Ref, Sealed, Redacted)
+"""What a leaf may be besides a value; no record type names them, so they are listed here."""
+
 
 def build() -> dict[str, Any]:
     """The schema as the structs have it now."""
-    (_,), components = msgspec.json.schema_components([Record], ref_template="#/$defs/{name}")
+    _, components = msgspec.json.schema_components([Record, *_STAND_INS], ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:atdp:1.0",

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
+from rich.console import Console
 
+from atdp import clock, convert
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
+from registry import control, keyring, tenant_policy, tenants
 from registry.tenants import RegistryError
-from services.proxy.store import StoreReader, open_reader
+from services.proxy import importing
+from services.proxy.drafts import StoreUnavailable
+from services.proxy.exporting import PURPOSES, Selection
+from services.proxy.governor import Governor
+from services.proxy.store import StoreReader, open_reader, open_store
+from services.router.watcher import Picture
 
-app = typer.Typer(no_args_is_help=True, help="Captured trajectories: list, read, verify, export.")
+app = typer.Typer(no_args_is_help=True, help="Captured trajectories: list, read, verify, import, export.")
 
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 Agent = Annotated[str | None, typer.Option(help="Only this agent's.")]
@@ -94,33 +102,183 @@ def verify(
     raise typer.Exit(1 if problems else 0)
 
 
+@app.command("import")
+def import_files(
+    files: Annotated[list[Path], typer.Argument(help="Files of one or several formats.", exists=True, dir_okay=False)],
+    tenant: Annotated[str, typer.Option(help="Whose trajectories they become.")],
+    agent: Annotated[str, typer.Option(help="Whose work they are.")],
+    format: Annotated[str | None, typer.Option(help="The files' format; without it, told by their content.")] = None,
+    json: Json = False,
+) -> None:
+    """Take trajectories of other formats into the store, and say what did not come through.
+
+    Importing a file again adds nothing. The tenant's policy says whether they train. Exit 1 when some were refused.
+
+    Example: evoplane trajectories import gpt-4o-airline.json --tenant northwind --agent airline
+    """
+    result = asyncio.run(_import(files, tenant, agent, format))
+    if json:
+        print_json(result)
+    else:
+        for file in result["files"]:
+            out.print(f"[bold]{file['file']}[/bold]  {file['format']}, {file['loss']['items']} items", highlight=False)
+            _print_loss(file["loss"])
+        out.print(
+            f"{result['trajectories']} trajectories, {result['records']} records "
+            f"({result['new_trajectories']} and {result['new_records']} of them new), "
+            f"{result['waiting']} annotations wait for their target, "
+            f"in {result['hidden']} records something was hidden by the tenant's policy",
+            highlight=False,
+        )
+        for refused in result["refused"]:
+            err.print(f"refused: {refused}", style="red", highlight=False, markup=False)
+    raise typer.Exit(1 if result["refused"] else 0)
+
+
+@app.command("formats")
+def formats(json: Json = False) -> None:
+    """List the formats that can be imported and exported.
+
+    Example: evoplane trajectories formats
+    """
+    show([{"format": f.name, "title": f.title, "purpose": f.purpose} for f in convert.FORMATS.values()], json)
+
+
 @app.command("export")
 def export(
     file: Annotated[Path | None, typer.Argument(help="Where to; standard output without it.")] = None,
     tenant: Tenant = None,
     agent: Agent = None,
+    format: Annotated[str, typer.Option(help="One of `evoplane trajectories formats`.")] = "atdp",
+    source: Annotated[str | None, typer.Option(help="Only what was imported from this format.")] = None,
+    purpose: Annotated[
+        str | None, typer.Option(help="train, evaluate, replay or debug; without it, what the format is for.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Write ATDP records as JSON lines: contexts first, then each trajectory in order.
+    """Write trajectories in ATDP (contexts before the trajectories that name them) or another format.
+
+    Only what is eligible for the purpose is written; the rest is counted. What a format can't carry is listed.
 
     Example: evoplane trajectories export northwind.atdp.jsonl --tenant northwind
     """
-    reader = _reader()
+    reader, kind = _reader(), _format(format)
+    selection = Selection(reader, _tenants(reader, tenant), agent, source, _purpose(purpose or kind.purpose))
+    loss = convert.LossReport(kind.name, "write")
     stream = file.open("wb") if file else sys.stdout.buffer
-    count = 0
-    for name in _tenants(reader, tenant):
-        contexts: set[str] = set()
-        for row in reader.trajectories(name, agent=agent):
-            for record in reader.records(name, row.trajectory_id):
-                context = record.get("ctx")
-                if context and context not in contexts:
-                    contexts.add(context)
-                    stream.write(orjson.dumps(reader.contexts(name, context)) + b"\n")
-                stream.write(orjson.dumps(record) + b"\n")
-                count += 1
-    if file:
-        stream.close()
-        show({"file": str(file), "records": count}, json)
+    try:
+        for piece in kind.stream(selection.records(whole=kind.name != "atdp"), selection.content, loss):
+            stream.write(piece)
+    finally:
+        if file:
+            stream.close()
+    if not file:
+        _print_loss(loss.to_builtins(), err)
+        return
+    result: dict[str, Any] = {
+        "file": str(file),
+        "format": kind.name,
+        "purpose": selection.purpose,
+        "records": selection.written,
+        "withheld": selection.withheld,
+        "loss": loss.to_builtins(),
+    }
+    if json:
+        print_json(result)
+        return
+    out.print(f"{selection.written} records, {loss.items} items -> {file}", highlight=False)
+    if selection.withheld:
+        out.print(f"{selection.withheld} trajectories withheld: not eligible for {selection.purpose}", style="yellow")
+    _print_loss(result["loss"])
+
+
+async def _import(files: list[Path], tenant: str, agent: str, format: str | None) -> dict[str, Any]:
+    connection = control.connect(settings().control_db)
+    policy = {t.id: t.train for t in tenants.list_tenants(connection)}
+    if tenant not in policy:
+        raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
+    master = keyring.master_key(settings().keys_dir)
+    keyring.ensure(connection, master, tenant)
+    picture = Picture(policies=tenant_policy.all_policies(connection), tenant_keys=keyring.load(connection, master))
+    kinds = [(file, _format(format) if format else _detected(file)) for file in files]
+    before = _totals(tenant)
+    reader = _reader()
+    governor = Governor(lambda: picture, reader.trajectory_key)
+    store = open_store(settings())
+    await store.start()
+    reports = []
+    try:
+        with err.status("importing") as status:
+            job = importing.Import(
+                store,
+                tenant,
+                agent,
+                policy[tenant],
+                governor.protect,
+                reader,
+                lambda done: status.update(f"importing: {done.records} records"),
+            )
+            for file, kind in kinds:
+                options = convert.ReadOptions(agent, file.name, clock.from_epoch(file.stat().st_mtime))
+                try:
+                    with file.open("rb") as source:
+                        converted = kind.read(source, options)
+                        await job.take(converted.records)
+                except convert.ConversionError as error:
+                    raise RegistryError(f"{file}: {error}") from error
+                reports.append({"file": str(file), "format": kind.name, "loss": converted.loss.to_builtins()})
+            done = await job.finish()
+    except StoreUnavailable as error:
+        raise RegistryError(f"nothing more was imported: {error}") from error
+    finally:
+        await store.close()
+    after = _totals(tenant)
+    return {
+        "tenant": tenant,
+        "agent": agent,
+        "files": reports,
+        "trajectories": done.trajectories,
+        "records": done.records,
+        "new_trajectories": after[0] - before[0],
+        "new_records": after[1] - before[1],
+        "waiting": done.waiting,
+        "hidden": done.hidden,
+        "refused": done.refused,
+    }
+
+
+def _totals(tenant: str) -> tuple[int, int]:
+    """Trajectories, and records in their chains, of a tenant."""
+    rows = _reader().trajectories(tenant)
+    return len(rows), sum(row.events for row in rows)
+
+
+def _format(name: str) -> convert.Format:
+    try:
+        return convert.get(name)
+    except convert.ConversionError as error:
+        raise RegistryError(str(error)) from error
+
+
+def _detected(file: Path) -> convert.Format:
+    with file.open("rb") as lines:
+        try:
+            return convert.detect(lines)
+        except convert.ConversionError as error:
+            raise RegistryError(f"{file}: {error}") from error
+
+
+def _purpose(name: str) -> str:
+    if name not in PURPOSES:
+        raise RegistryError(f"purpose must be one of {', '.join(PURPOSES)}, not {name!r}")
+    return name
+
+
+def _print_loss(loss: dict[str, Any], console: Console = out) -> None:
+    for title, style in (("lost", "red"), ("notes", "yellow")):
+        for name, item in loss[title].items():
+            example = f"  e.g. {item['examples'][0]}" if item["examples"] else ""
+            console.print(f"  {title} {item['count']:>6}  {name}: {item['why']}{example}", style=style, markup=False)
 
 
 def _reader() -> StoreReader:

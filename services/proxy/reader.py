@@ -205,10 +205,10 @@ class StoreReader:
         if "event" not in item:
             return item
         event = self._whole(tenant, item["event"])
-        if event["kind"] == "tool_call":
-            response = {"type": "tool_call_response", "id": event["a"].get("call_id"), "response": event["y"]["result"]}
-            return {"role": "tool", "parts": [response]}
-        return event["o"]["messages"][0]
+        if event["kind"] == "user_message":
+            return event["o"]["messages"][0]
+        response = {"type": "tool_call_response", "id": event["a"].get("call_id"), "response": event["y"]["result"]}
+        return {"role": "tool", "parts": [response]}
 
     def _prompt_ids(self, tenant: str, form: dict[str, Any]) -> list[int] | dict[str, Any]:
         pieces: list[list[int]] = []

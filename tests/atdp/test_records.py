@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,8 +11,10 @@ import pytest
 
 from atdp import chain, schema
 from atdp.canonical import digest
+from atdp.conformance import check
+from tests.shared import SHARED
 
-EXAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "atdp" / "examples.json"
+EXAMPLES = SHARED / "atdp" / "examples.json"
 
 
 def body(**more: Any) -> dict[str, Any]:
@@ -102,3 +103,7 @@ def test_a_missing_and_a_swapped_record_break_the_chain() -> None:
     records = chained(4)
     assert chain.verify(records[:1] + records[2:])
     assert chain.verify([records[0], records[2], records[1], records[3]])
+
+
+def test_the_published_examples_conform_as_the_excerpt_they_are(examples: dict[str, dict[str, Any]]) -> None:
+    assert list(check((json.dumps(record) for record in examples.values()), excerpt=True)) == []

@@ -1,0 +1,71 @@
+"""What leaves the store: the trajectories that are eligible for a purpose, as writers of formats take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from atdp.annotations import in_force
+from atdp.convert.base import Purpose
+from services.proxy import parts
+from services.proxy.reader import StoreReader
+
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+
+
+def eligible(records: Iterable[dict[str, Any]], purpose: str) -> bool:
+    """May a trajectory be used for this? One deny wins over every allow; training needs an allow."""
+    header, *rest = records
+    patches = [
+        a.get("patch") for a in in_force(r for r in rest if r["record"] == "annotation" and r["kind"] == "governance")
+    ]
+    blocks = [header.get("gov"), *patches, *(r.get("gov") for r in rest if r["record"] == "event")]
+    verdicts = [((block or {}).get("eligibility") or {}).get(purpose) for block in blocks]
+    if "deny" in verdicts:
+        return False
+    return "allow" in verdicts or (purpose != "train" and "pending" not in verdicts)
+
+
+class Selection:
+    """The trajectories of tenants, and counts of what was taken and withheld."""
+
+    def __init__(
+        self, reader: StoreReader, tenants: list[str], agent: str | None, source: str | None, purpose: str
+    ) -> None:
+        """`source` is the format they were imported from; None is any origin."""
+        self._reader, self._tenants, self._agent, self._source = reader, tenants, agent, source
+        self._tenant = ""
+        self.purpose = purpose
+        self.written = 0
+        self.withheld = 0
+
+    def records(self, whole: bool) -> Iterator[dict[str, Any]]:
+        """Records, oldest trajectory first, each context before the first trajectory that names it.
+
+        `whole` loads content kept apart; without it records are as stored, and their hashes hold.
+        """
+        for tenant in self._tenants:
+            self._tenant = tenant
+            contexts: set[str] = set()
+            for row in reversed(self._reader.trajectories(tenant, agent=self._agent)):
+                chain = self._reader.records(tenant, row.trajectory_id)
+                if self._source is not None and chain[0].get("origin", {}).get("format") != self._source:
+                    continue
+                if not eligible(chain, self.purpose):
+                    self.withheld += 1
+                    continue
+                for id in dict.fromkeys(record["ctx"] for record in chain if "ctx" in record):
+                    context = None if id in contexts else self._reader.contexts(tenant, id)
+                    contexts.add(id)
+                    if context is not None:
+                        yield context
+                for record in chain:
+                    self.written += 1
+                    yield parts.internalize(record, self.content) if whole else record
+
+    def content(self, digest: str) -> bytes | None:
+        """Content of the tenant whose records are being read."""
+        try:
+            return self._reader.part(self._tenant, digest)
+        except KeyError:
+            return None
