@@ -16,8 +16,10 @@ from evoplane.cli.identity import tenant_app
 from evoplane.cli.output import Json, show
 from evoplane.settings import settings
 from registry import control, grants, keyring, policies, roles, tenant_policy
+from registry.tenants import RegistryError
 from services.proxy import retention
-from services.proxy.store import EventStore, open_reader, open_store
+from services.proxy.opening import Opener
+from services.proxy.store import EventStore, StoreReader, open_reader, open_store
 
 policy_app = typer.Typer(no_args_is_help=True, help="What a tenant hides, keeps, and may use.")
 grant_app = typer.Typer(no_args_is_help=True, help="Leave to open sealed content: who, what, why, until when.")
@@ -189,6 +191,16 @@ def list_roles(json: Json = False) -> None:
     Example: evoplane role list
     """
     show(roles.all_roles(control.connect(settings().control_db)), json)
+
+
+def opener(reader: StoreReader, tenant: str, grant: str) -> Opener:
+    """What opens a tenant's records under a grant, for the account the command runs under."""
+    connection, rules = _governed()
+    keys = keyring.load(connection, keyring.master_key(settings().keys_dir)).get(tenant)
+    if keys is None:
+        raise RegistryError(f"nothing of {tenant!r} is sealed: it has no key")
+    who = policies.principal(connection, getpass.getuser(), local=True)
+    return Opener(reader, connection, rules, keys, grant, who)
 
 
 def _governed() -> tuple[Any, policies.Policies]:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from atdp import clock, convert
+from evoplane.cli import governance
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
 from registry import control, keyring, tenant_policy, tenants
@@ -48,6 +49,7 @@ def list_trajectories(
 def show_trajectory(
     id: Annotated[str, typer.Argument(help="Trajectory id, or the id of any of its events.")],
     raw: Annotated[bool, typer.Option(help="Records as stored, parts and prefixes not expanded.")] = False,
+    grant: Annotated[str | None, typer.Option(help="Open what is sealed, under this grant; audited.")] = None,
     json: Json = False,
 ) -> None:
     """Show one trajectory step by step.
@@ -59,6 +61,9 @@ def show_trajectory(
     records = reader.records(tenant, trajectory_id)
     if not raw:
         records = [reader.resolve(tenant, record) for record in records]
+    if grant is not None:
+        opener = governance.opener(reader, tenant, grant)
+        records = [opener.open(record) for record in records]
     if json:
         print_json(records)
         return

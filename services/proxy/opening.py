@@ -57,6 +57,8 @@ class Opener:
             chain = self._reader.records(self._keys.tenant, trajectory)
             self._permit(trajectory, _denied(chain))
             self._maps[trajectory] = self._substitutions(chain)
+        if "sealed" in record.get("ext", {}):
+            record = {**record, "ext": {k: v for k, v in record["ext"].items() if k != "sealed"}}
         opened = _restored(self._leaves(record, trajectory), self._maps[trajectory])
         return self._with_prompt(opened)
 

@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 
 from atdp.ids import new_id
 from registry.keyring import KEY_BYTES, TenantKeys, decrypt, encrypt
+from registry.tenants import RegistryError
 from services.proxy.drafts import SealedBlob, TrajectoryKey
 
 _SALT_BYTES = 32
@@ -24,7 +25,7 @@ _FORM = b"\x01"
 """First byte of a blob: AES-256-GCM over salt and JSON."""
 
 
-class SealBroken(Exception):
+class SealBroken(RegistryError):
     """A sealed value that can't be opened: its key was erased, or it is not what the record committed to."""
 
 
