@@ -70,6 +70,7 @@ class Postgres:
 
     def __init__(self, root: Path, admin: str, database: str) -> None:
         self.root = root
+        self.database = database
         self.admin = make_conninfo(admin, dbname=database)
         self.dsn = make_conninfo(admin, dbname=database, user=GATEWAY)
 
