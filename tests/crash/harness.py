@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -32,21 +33,26 @@ class Run(msgspec.Struct):
 
 
 def run(plan: Plan, fault: str = "", kill_after_s: float | None = None) -> Run:
-    """One child, until it ends or is killed (at a fault point, or after some time)."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.child", msgspec.json.encode(plan).decode()],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "EVOPLANE_FAULT": fault},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    if kill_after_s is not None:
-        time.sleep(kill_after_s)
-        child.send_signal(signal.SIGKILL)
-    out, err = child.communicate(timeout=120)
-    said = [line.split() for line in out.decode().splitlines()]
-    if child.returncode not in (0, -signal.SIGKILL):
-        raise AssertionError(err.decode()[-3000:])
+    """One child, until it ends or is killed: at a fault point, or some time after its first acknowledgement."""
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.child", msgspec.json.encode(plan).decode()],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "EVOPLANE_FAULT": fault},
+            stdout=told,
+            stderr=errors,
+        )
+        if kill_after_s is not None:
+            while os.fstat(told.fileno()).st_size == 0 and child.poll() is None:
+                time.sleep(0.005)
+            time.sleep(kill_after_s)
+            child.send_signal(signal.SIGKILL)
+        child.wait(timeout=300)
+        told.seek(0)
+        errors.seek(0)
+        said = [line.split() for line in told.read().decode().splitlines()]
+        if child.returncode not in (0, -signal.SIGKILL):
+            raise AssertionError(errors.read().decode()[-3000:])
     return Run(
         acknowledged=[(words[1], words[2]) for words in said if words[0] == "ack"],
         ended=child.returncode,

