@@ -9,6 +9,7 @@ tried, and checked for those; numbers are then written one by one, and for the r
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import msgspec
@@ -19,6 +20,9 @@ _SAFE_INTEGER = 2**53 - 1
 _INTEGERS = frozenset({int})
 _FIXED_FROM, _FIXED_TO = 1e-4, 1e15
 """Between these both encoders write a fraction without an exponent, with the same shortest digits."""
+
+_ORDERED_OTHERWISE = re.compile(rb"[\xee-\xff]")
+"""First bytes of the characters from U+E000 on: only with those can UTF-16 sort keys in another order than UTF-8."""
 
 _STRICT = (
     orjson.OPT_SORT_KEYS
@@ -48,13 +52,13 @@ def plain(value: Any) -> bytes | None:
     """The value's JSON with sorted keys, if that is its canonical form; None if it needs a closer look."""
     try:
         data = orjson.dumps(value, option=_STRICT)
-        # a key beyond ASCII may have another place, and `null` may be what a NaN was written as
-        if not data.isascii() or b"null" in data:
+        if not data.isascii() and _ORDERED_OTHERWISE.search(data):
             return None
-        _NUMBERS.decode(data)
+        read = _NUMBERS.decode(data)
     except (_Unusual, TypeError, ValueError, RecursionError):
         return None
-    return data
+    # a NaN is written as `null` without a word
+    return data if b"null" not in data or read == value else None
 
 
 def digest(value: Any) -> str:
@@ -67,11 +71,12 @@ def digest_bytes(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def _look_at(literal: str) -> None:
+def _look_at(literal: str) -> float:
     """Raises `_Unusual` for a number with a fraction or an exponent that ECMAScript would write differently."""
-    value = abs(float(literal))
-    if not _FIXED_FROM <= value < _FIXED_TO or value.is_integer():
+    value = float(literal)
+    if not _FIXED_FROM <= abs(value) < _FIXED_TO or value.is_integer():
         raise _Unusual
+    return value
 
 
 _NUMBERS = msgspec.json.Decoder(float_hook=_look_at)
