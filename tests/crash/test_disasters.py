@@ -53,7 +53,7 @@ async def test_a_full_disk_refuses_clearly_and_the_store_goes_on_when_there_is_r
     acknowledged, refusals = [], []
     for index in range(120):
         try:
-            await opened.append("a", [event(f"e{index}", text=f"{index}" * 5000)])
+            await opened.append("a", [event(f"e{index}", text=os.urandom(5000).hex())])
             acknowledged.append(f"e{index}")
         except StoreUnavailable as error:
             refusals.append(str(error))
