@@ -169,7 +169,7 @@ def clock_backwards(place: _Place) -> Figure:
 
 def spool_and_memory(place: _Place) -> Figure:
     """Tens of megabytes go into the spool and out again."""
-    figure = Figure("the log is locked while 3,000 jobs of 10 kB arrive", place.database)
+    figure = Figure("the log is locked while 3,000 jobs arrive", place.database)
     with place.plan(jobs=400, tasks=8, lock_from=0, lock_to=3000, segment_bytes=8 * 2**20) as plan:
         written = run(plan)
         assert written.finished
