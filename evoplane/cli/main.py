@@ -9,7 +9,19 @@ from collections.abc import Callable
 import typer
 
 from evoplane import __version__
-from evoplane.cli import approvals, bench, delivery, governance, identity, lineage, loop, mcp, stack, store, trajectories
+from evoplane.cli import (
+    approvals,
+    bench,
+    delivery,
+    governance,
+    identity,
+    lineage,
+    loop,
+    mcp,
+    stack,
+    store,
+    trajectories,
+)
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
