@@ -18,7 +18,7 @@ export HF_HUB_OFFLINE := 1
 export TRANSFORMERS_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env model browser demo check test screenshots up down clean
+.PHONY: help env model browser demo check test crash screenshots up down clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ check: env ## Lint, types, import direction, quick tests
 
 test: model browser check ## Everything, with real vLLM, Prefect, MLflow and a browser
 	$(BIN)/pytest -v -m stack
+
+crash: env ## Hundreds of kills; writes the figures of docs/reliability.md
+	$(BIN)/python -m tests.crash.thorough
 
 screenshots: model browser ## Take the README's pictures again
 	EVOPLANE_SCREENSHOTS=docs/images $(BIN)/pytest -v -m stack tests/loop

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from atdp.canonical import digest
+import orjson
+
+from atdp.canonical import digest, digest_bytes, plain
 
 
 def seal(body: dict[str, Any], seq: int, prev_hash: str | None) -> dict[str, Any]:
@@ -17,6 +19,20 @@ def seal(body: dict[str, Any], seq: int, prev_hash: str | None) -> dict[str, Any
     record = {**body, "seq": seq, "prev_hash": prev_hash}
     record["hash"] = digest(record)
     return record
+
+
+def sealed_json(body: dict[str, Any], seq: int, prev_hash: str | None) -> tuple[str, bytes]:
+    """The hash of `seal`'s record, and that record as JSON.
+
+    Where the canonical form is the record's own JSON, that is written once for both.
+    """
+    record = {**body, "seq": seq, "prev_hash": prev_hash}
+    data = plain(record)
+    if data is not None:
+        hash = digest_bytes(data)
+        return hash, b'%b,"hash":"%b"}' % (data[:-1], hash.encode())
+    record["hash"] = hash = digest(record)
+    return hash, orjson.dumps(record)
 
 
 def record_hash(record: dict[str, Any]) -> str:

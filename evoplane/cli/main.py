@@ -9,7 +9,20 @@ from collections.abc import Callable
 import typer
 
 from evoplane import __version__
-from evoplane.cli import approvals, atdp, delivery, governance, identity, lineage, loop, mcp, stack, store, trajectories
+from evoplane.cli import (
+    approvals,
+    atdp,
+    bench,
+    delivery,
+    governance,
+    identity,
+    lineage,
+    loop,
+    mcp,
+    stack,
+    store,
+    trajectories,
+)
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
@@ -34,6 +47,7 @@ app.add_typer(approvals.app, name="approvals")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(store.app, name="store")
 app.add_typer(atdp.app, name="atdp")
+app.add_typer(bench.app, name="bench")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),

@@ -8,7 +8,8 @@ tenant's log, which has one at a time, so no blob is swept that is about to be n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ _UNFINISHED = ".new"
 
 
 class Blobs:
-    """The blobs under one URL. Errors are `OSError`, as fsspec raises them."""
+    """The blobs under one URL. All errors are `OSError`."""
 
     def __init__(self, url: str, inline_bytes: int = INLINE_BYTES) -> None:
         self._url = url
@@ -34,33 +35,38 @@ class Blobs:
 
     def put(self, tenant: str, digest: str, data: bytes) -> None:
         """Keep the bytes; durable when this returns."""
-        path = self._path(tenant, digest)
-        if self._local is not None:
-            _put_durably(Path(path), data)
-        else:
-            self._fs.pipe_file(path, data)
+        with _os_errors():
+            path = self._path(tenant, digest)
+            if self._local is not None:
+                _put_durably(Path(path), data)
+            else:
+                self._fs.pipe_file(path, data)
         faults.reach("after_blob_write")
 
     def get(self, tenant: str, digest: str) -> bytes | None:
         """The bytes; None when there are none."""
         try:
-            data: bytes = self._fs.cat_file(self._path(tenant, digest))
+            with _os_errors():
+                data: bytes = self._fs.cat_file(self._path(tenant, digest))
         except FileNotFoundError:
             return None
         return data
 
     def folders(self, tenant: str) -> list[str]:
         """The folders that hold a tenant's blobs, to `sweep` one by one."""
-        root = f"{self._resolved[1]}/{tenant}"
-        return list(self._fs.ls(root, detail=False)) if self._fs.exists(root) else []
+        with _os_errors():
+            root = f"{self._resolved[1]}/{tenant}"
+            return list(self._fs.ls(root, detail=False)) if self._fs.exists(root) else []
 
     def sweep(self, folder: str, named: Callable[[list[str]], set[str]]) -> int:
         """Remove what is not among those that `named` gives of a list of digests; gives the number removed."""
-        paths = list(self._fs.ls(folder, detail=False))
+        with _os_errors():
+            paths = list(self._fs.ls(folder, detail=False))
         kept = named([_digest(path) for path in paths])
         orphans = [path for path in paths if path.endswith(_UNFINISHED) or _digest(path) not in kept]
-        for path in orphans:
-            self._fs.rm_file(path)
+        with _os_errors():
+            for path in orphans:
+                self._fs.rm_file(path)
         return len(orphans)
 
     @cached_property
@@ -83,6 +89,17 @@ class Blobs:
     def _path(self, tenant: str, digest: str) -> str:
         name = digest.removeprefix("sha256:")
         return f"{self._resolved[1]}/{tenant}/{name[:2]}/{name}"
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """What an object store's client raises is its own; here it is an `OSError` like any other."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"the blob store failed: {error}") from error
 
 
 def _digest(path: str) -> str:

@@ -18,6 +18,7 @@ from evoplane.settings import Settings
 from services.proxy.engines.base import Engine
 from services.proxy.engines.opening import open_engine
 from services.proxy.engines.sqlite import SqliteEngine
+from services.proxy.packing import unpack
 from services.proxy.reader import Cursor
 
 
@@ -83,4 +84,4 @@ class Consumers:
             position=position,
             limit=limit,
         )
-        return [(row[0], tenant, row[1], bytes(row[2])) for row in rows]
+        return [(row[0], tenant, row[1], unpack(row[2])) for row in rows]

@@ -15,6 +15,7 @@ from services.proxy import faults
 from services.proxy.blobs import Blobs
 from services.proxy.drafts import InvalidDraft, Signal, Stored, StoreDraft
 from services.proxy.engines.base import StorageRefused, WriteConnection
+from services.proxy.packing import pack, pack_content
 from services.proxy.placing import ENDING_ANNOTATION, Head, Known, Placing
 
 __all__ = ["ENDING_ANNOTATION", "Outcome", "TenantLog"]
@@ -222,7 +223,7 @@ class TenantLog:
         faults.reach("before_write")
         write = self._connection
         if placing.contents:
-            write.insert("parts", "digest,media_type,data,apart", self._parts(placing), ignore=True)
+            write.insert("parts", "digest,media_type,data,packed,apart", self._parts(placing), ignore=True)
         if placing.contexts:
             write.insert("contexts", "id,body", placing.contexts.items(), ignore=True)
         if placing.records:
@@ -241,7 +242,7 @@ class TenantLog:
     def _insert_records(self, placing: Placing) -> None:
         position, now = self._connection.next_position(), time.time()
         rows = [
-            (position + offset, id, trajectory, seq, record, kind, agent, now, body)
+            (position + offset, id, trajectory, seq, record, kind, agent, now, pack(body))
             for offset, (id, trajectory, seq, record, kind, agent, body) in enumerate(placing.records)
         ]
         columns = "position,id,trajectory_id,seq,record,kind,agent,committed,body"
@@ -274,19 +275,21 @@ class TenantLog:
             self._connection.query("DELETE FROM pending WHERE id IN :ids", ids=list(placing.bound))
         self._any_pending = self._look_for_pending()
 
-    def _parts(self, placing: Placing) -> list[tuple[str, str, bytes, int | None]]:
+    def _parts(self, placing: Placing) -> list[tuple[str, str, bytes, int, int | None]]:
         """The rows of the content; what is large is put into the blob store before its row is written."""
         large = [digest for digest, (_, data) in placing.contents.items() if self._blobs.takes(len(data))]
         known = self._parts_among(large) if large else set()
-        result: list[tuple[str, str, bytes, int | None]] = []
+        result: list[tuple[str, str, bytes, int, int | None]] = []
         for digest, (media_type, data) in placing.contents.items():
             if digest in known:
                 continue
             if self._blobs.takes(len(data)):
                 self._blobs.put(self._tenant, digest, data)
-                result.append((digest, media_type, b"", len(data)))
+                result.append((digest, media_type, b"", 0, len(data)))
+            elif (packed := pack_content(data)) is not None:
+                result.append((digest, media_type, packed, 1, None))
             else:
-                result.append((digest, media_type, data, None))
+                result.append((digest, media_type, data, 0, None))
         return result
 
     def _parts_among(self, digests: list[str]) -> set[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
-import orjson
 
 from atdp import chain
 from atdp.canonical import digest_bytes
@@ -186,7 +185,7 @@ class Placing:
         seq = head.next_seq
         digest = self._insert(draft, draft.id, draft.kind, head.agent, seq, head.hash)
         closed = "outcome" if _ends(draft) and head.closed in (None, "idle") else head.closed
-        self._change(head, last_at=max(head.last_at, draft.time), closed=closed, next_seq=seq + 1, hash=digest)
+        self._move(head, max(head.last_at, draft.time), closed, seq + 1, digest)
         return Stored(draft.id, draft.trajectory_id, seq)
 
     def _insert(
@@ -204,14 +203,14 @@ class Placing:
         if len(data) > parts.INLINE_BYTES or parts.may_have_stand_ins(data):
             body = parts.externalize(body, self._put)
         try:
-            record = chain.seal(body, seq, previous)
+            digest, sealed = chain.sealed_json(body, seq, previous)
         except ValueError:
-            record = chain.seal(_within_json(body), seq, previous)
-        body_bytes = orjson.dumps(record)
-        self.size += len(body_bytes)
-        self.records.append((id, draft.trajectory_id, seq, record["record"], kind, agent, body_bytes))
-        self._set(self._known, id, Known(draft.trajectory_id, seq, record["record"], agent))
-        return str(record["hash"])
+            digest, sealed = chain.sealed_json(_within_json(body), seq, previous)
+        record = body["record"]
+        self.size += len(sealed)
+        self.records.append((id, draft.trajectory_id, seq, record, kind, agent, sealed))
+        self._set(self._known, id, Known(draft.trajectory_id, seq, record, agent))
+        return digest
 
     def _signal(self, signal: Signal) -> Stored:
         id = _storable(signal.annotation.id)
@@ -267,7 +266,7 @@ class Placing:
     def _close(self, trajectory_id: str, reason: str) -> None:
         head = self._head(trajectory_id)
         if head is not None and head.closed in (None, "idle"):
-            self._change(head, closed=reason)
+            self._move(head, head.last_at, reason, head.next_seq, head.hash)
 
     def _head(self, trajectory_id: str) -> Head | None:
         head = self._heads.get(trajectory_id)
@@ -277,9 +276,11 @@ class Placing:
                 self._heads[trajectory_id] = head
         return head
 
-    def _change(self, head: Head, **changes: Any) -> None:
-        self._set(self._heads, head.trajectory_id, msgspec.structs.replace(head, **changes))
-        self._set(self.changed, head.trajectory_id, True)
+    def _move(self, head: Head, last_at: str, closed: str | None, next_seq: int, hash: str) -> None:
+        id = head.trajectory_id
+        opened = (head.session_id, head.agent, head.purpose, head.opened, head.opened_at)
+        self._set(self._heads, id, Head(id, *opened, last_at, closed, next_seq, hash))
+        self._set(self.changed, id, True)
 
     def _put(self, media_type: str, data: bytes) -> str:
         digest = digest_bytes(data)

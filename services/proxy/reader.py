@@ -19,6 +19,7 @@ from services.proxy.blobs import Blobs
 from services.proxy.engines.base import Engine, Row
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.engines.sqlite import SqliteEngine
+from services.proxy.packing import unpack, unpack_content
 
 Cursor = dict[str, int]
 """How far a consumer has read: the last position seen, by tenant. Hand it back to go on exactly there."""
@@ -76,7 +77,7 @@ class StoreReader:
     def records(self, tenant: str, trajectory_id: str) -> list[dict[str, Any]]:
         """The chain of a trajectory: header, events, annotations, in `seq` order."""
         rows = self._rows(tenant, "SELECT body FROM records WHERE trajectory_id=:id ORDER BY seq", id=trajectory_id)
-        return [orjson.loads(row[0]) for row in rows]
+        return [orjson.loads(unpack(row[0])) for row in rows]
 
     def events(
         self,
@@ -122,7 +123,7 @@ class StoreReader:
     def record(self, tenant: str, id: str) -> dict[str, Any] | None:
         """One event or annotation by its id, as stored."""
         row = self._row(tenant, "SELECT body FROM records WHERE id=:id", id=id)
-        return orjson.loads(row[0]) if row else None
+        return orjson.loads(unpack(row[0])) if row else None
 
     def find_event(self, event_id: str) -> tuple[str, str] | None:
         """(tenant, trajectory) of an event, whoever's it is: for operators, not for tenants."""
@@ -170,8 +171,8 @@ class StoreReader:
         head = self._row(tenant, "SELECT next_seq, head FROM trajectories WHERE trajectory_id=:id", id=trajectory_id)
         if head is None:
             return [f"{trajectory_id}: no such trajectory"]
-        records = self.records(tenant, trajectory_id)
-        problems = chain.verify(records)
+        records, problems = self._readable(tenant, trajectory_id)
+        problems += chain.verify(records)
         if len(records) != head[0] or not records or records[-1]["hash"] != head[1]:
             problems.append(f"{trajectory_id}: the chain does not end where the store says it does")
         for id in sorted({record["ctx"] for record in records if "ctx" in record}):
@@ -179,10 +180,29 @@ class StoreReader:
             if context is None or digest(context["body"]) != id:
                 problems.append(f"{id}: the context is missing or was altered")
         for ref in sorted({ref for record in records for ref in parts.references(record)}):
-            data = self._part(tenant, ref)
-            if data is None or digest_bytes(data) != ref:
+            if not self._intact(tenant, ref):
                 problems.append(f"{ref}: the content is missing or was altered")
         return problems
+
+    def _readable(self, tenant: str, trajectory_id: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """The records that can be read, and what is to be said of the others."""
+        records: list[dict[str, Any]] = []
+        problems: list[str] = []
+        for id, body in self._rows(
+            tenant, "SELECT id, body FROM records WHERE trajectory_id=:id ORDER BY seq", id=trajectory_id
+        ):
+            try:
+                records.append(orjson.loads(unpack(body)))
+            except ValueError:
+                problems.append(f"{id}: the record is damaged and can't be read")
+        return records, problems
+
+    def _intact(self, tenant: str, ref: str) -> bool:
+        try:
+            data = self._part(tenant, ref)
+        except ValueError:
+            return False
+        return data is not None and digest_bytes(data) == ref
 
     def _messages(self, tenant: str, form: dict[str, Any]) -> list[dict[str, Any]]:
         forms: list[dict[str, Any]] = []
@@ -245,13 +265,16 @@ class StoreReader:
             limit=limit,
             **values,
         )
-        return [(row[0], tenant, row[1], bytes(row[2])) for row in rows]
+        return [(row[0], tenant, row[1], unpack(row[2])) for row in rows]
 
     def _part(self, tenant: str, digest: str) -> bytes | None:
-        row = self._row(tenant, "SELECT data, apart FROM parts WHERE digest=:digest", digest=digest)
+        row = self._row(tenant, "SELECT data, packed, apart FROM parts WHERE digest=:digest", digest=digest)
         if row is None:
             return None
-        return bytes(row[0]) if row[1] is None else self._blobs.get(tenant, digest)
+        data, packed, apart = row
+        if apart is not None:
+            return self._blobs.get(tenant, digest)
+        return unpack_content(data) if packed else bytes(data)
 
     def snapshot(self, tenant: str) -> AbstractContextManager[None]:
         """Whatever is read of the tenant in here is as of one moment."""

@@ -166,11 +166,13 @@ class EventStore:
             self._take_over()
             closed: dict[str, list[str]] = {}
             try:
-                known = self._reader.tenants() if not self._any_behind() else []
-                for tenant in sorted(wanted.intersection(known)):
-                    closed[tenant] = self._writer(tenant).log().close_idle(before)
-            except (StorageFailed, OSError) as error:
+                known = wanted.intersection(self._reader.tenants())
+            except StorageFailed as error:
                 _log.warning("idle trajectories can't be closed now: %s", error)
+                return closed
+            for writer in (self._writer(tenant) for tenant in sorted(known)):
+                if not writer.behind:
+                    closed[writer.tenant] = writer.close_idle(before)
             return closed
 
         return await self._on_the_writers_thread(run)
@@ -334,9 +336,6 @@ class EventStore:
     def _open_log(self, tenant: str) -> TenantLog:
         self._prepare()
         return TenantLog(self._engine.writing(tenant), self._blobs, tenant)
-
-    def _any_behind(self) -> bool:
-        return any(writer.behind for writer in self._writers.values())
 
     def _report(self) -> None:
         writers = self._writers.values()

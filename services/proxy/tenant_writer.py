@@ -54,7 +54,7 @@ class TenantWriter:
     def __init__(
         self, tenant: str, opening: Callable[[], TenantLog], spool: Callable[[], Spool], counters: StoreCounters
     ) -> None:
-        self._tenant = tenant
+        self.tenant = tenant
         self._opening = opening
         self._spool = spool
         self._counters = counters
@@ -122,10 +122,18 @@ class TenantWriter:
             for job, outcome in zip(batch.jobs[done:], outcomes, strict=False):
                 if isinstance(outcome, InvalidDraft):
                     # whoever sent it would have been refused; the rest of the spool must not wait for it
-                    _log.error("a spooled job of %s can't be placed and is put aside: %s", self._tenant, outcome)
+                    _log.error("a spooled job of %s can't be placed and is put aside: %s", self.tenant, outcome)
                     spool.reject(job)
             done += len(outcomes)
         spool.drained(batch)
+
+    def close_idle(self, before: str) -> list[str]:
+        """Close what has had no record since `before`, if that can be done now."""
+        try:
+            return self.log().close_idle(before)
+        except (StorageFailed, OSError) as error:
+            self._failed(error)
+            return []
 
     def log(self) -> TenantLog:
         """The open log. Raises `StorageFailed`."""
@@ -161,7 +169,7 @@ class TenantWriter:
 
     def _failed(self, error: Exception) -> None:
         """A connection that failed is not used again: its state after an I/O error is unknown."""
-        _log.error("the event log of %s can't be written: %s", self._tenant, error)
+        _log.error("the event log of %s can't be written: %s", self.tenant, error)
         self.close()
         self._failing = True
         self._next_try = time.monotonic() + _RETRY_S
@@ -180,7 +188,7 @@ class TenantWriter:
 
     def _set_state(self, state: State) -> None:
         if state != self.state:
-            _log.warning("event log of %s: %s -> %s %s", self._tenant, self.state, state, self.failure)
+            _log.warning("event log of %s: %s -> %s %s", self.tenant, self.state, state, self.failure)
         self.state = state
 
 

@@ -30,6 +30,18 @@ def test_an_unknown_environment_section_is_an_error(tmp_path: Path) -> None:
         read_settings(tmp_path / "absent.toml", {"EVOPLANE_GATWAY__PORT": "1"})
 
 
+def test_a_secret_in_the_file_is_refused_and_one_in_the_environment_is_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "evoplane.toml"
+    file.write_text('[store]\ndsn = "postgresql://user:hidden@db/evoplane"\n')
+    with pytest.raises(SettingsError, match="EVOPLANE_STORE__DSN") as refused:
+        read_settings(file, {})
+    assert "hidden" not in str(refused.value)
+    read = read_settings(tmp_path / "absent.toml", {"EVOPLANE_STORE__DSN": "postgresql://user:hidden@db/evoplane"})
+    assert read.store.dsn is not None
+    assert read.store.dsn.get_secret_value() == "postgresql://user:hidden@db/evoplane"
+    assert "hidden" not in repr(read)
+
+
 def test_broken_toml_is_an_error_with_the_file_name(tmp_path: Path) -> None:
     file = tmp_path / "evoplane.toml"
     file.write_text("[gateway")

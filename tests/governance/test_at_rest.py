@@ -20,16 +20,12 @@ from services.proxy.sealing import SealBroken
 from services.proxy.store import open_store
 from tests.gateway.conftest import Running, prepared, running, serve, upstream, user
 from tests.gateway.upstream import call, reply, say
+from tests.proxy.at_rest import every_byte
 from tests.redaction.corpus import KINDS, encodings
 
 __all__ = ["running", "upstream"]  # fixtures
 
 RULES = Policies.load()
-
-
-def every_byte(root: Path) -> bytes:
-    """All files under a directory, one after the other."""
-    return b"\0".join(path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file())
 
 
 def told(secret: str, disk: bytes) -> bool:

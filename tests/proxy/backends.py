@@ -27,8 +27,8 @@ class Backend(Protocol):
 
     def engine(self) -> Engine: ...
 
-    def replaced(self, old: str, new: str) -> str:
-        """The SQL of a body with something else in it."""
+    def literal(self, data: bytes) -> str:
+        """Bytes in a statement."""
 
     def damage(self, tenant: str, statement: str) -> None:
         """Run a statement as somebody whom nothing keeps from it."""
@@ -46,8 +46,8 @@ class Sqlite:
     def engine(self) -> Engine:
         return SqliteEngine(self.root)
 
-    def replaced(self, old: str, new: str) -> str:
-        return f"replace(body,'{old}','{new}')"
+    def literal(self, data: bytes) -> str:
+        return f"x'{data.hex()}'"
 
     def damage(self, tenant: str, statement: str) -> None:
         with sqlite3.connect(self.root / f"{tenant}.sqlite") as connection:
@@ -70,14 +70,15 @@ class Postgres:
 
     def __init__(self, root: Path, admin: str, database: str) -> None:
         self.root = root
+        self.database = database
         self.admin = make_conninfo(admin, dbname=database)
         self.dsn = make_conninfo(admin, dbname=database, user=GATEWAY)
 
     def engine(self) -> Engine:
         return PostgresEngine(self.dsn)
 
-    def replaced(self, old: str, new: str) -> str:
-        return f"convert_to(replace(convert_from(body,'UTF8'),'{old}','{new}'),'UTF8')"
+    def literal(self, data: bytes) -> str:
+        return f"'\\x{data.hex()}'::bytea"
 
     def damage(self, tenant: str, statement: str) -> None:
         with psycopg.connect(self.admin) as connection:

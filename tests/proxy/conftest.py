@@ -15,8 +15,8 @@ from tests.proxy.postgres_server import database, postgres_server
 @pytest.fixture(scope="session")
 def postgres_admin() -> Iterator[str]:
     """The superuser's DSN of one server a session."""
-    with postgres_server() as dsn:
-        yield dsn
+    with postgres_server() as server:
+        yield server.admin
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -8,7 +8,9 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -19,9 +21,27 @@ from tests.proxy.backends import GATEWAY, TEMPLATE, Postgres
 _numbers = itertools.count()
 
 
+class PostgresServer:
+    """A server whose files are in memory."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.admin: str = server.get_uri()
+        """The superuser's DSN."""
+
+    def kill(self) -> None:
+        """Stop at once, as in a crash."""
+        commands = import_module("pgserver._commands")
+        arguments = ["-w", "-m", "immediate", "stop"]
+        commands.pg_ctl(arguments, pgdata=self._server.pgdata, user=self._server.system_user)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+
 @contextmanager
-def postgres_server() -> Iterator[str]:
-    """The superuser's DSN of a server in memory; a template database has the tables."""
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server; a template database in it has the tables."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pgserver
@@ -36,7 +56,7 @@ def postgres_server() -> Iterator[str]:
             connection.execute(f"CREATE DATABASE {TEMPLATE} OWNER evoplane_owner")
         owner = make_conninfo(admin, dbname=TEMPLATE, user="evoplane_owner")
         migrate(owner, make_conninfo(admin, dbname=TEMPLATE, user=GATEWAY))
-        yield admin
+        yield PostgresServer(server)
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +68,8 @@ def database(admin: str, root: Path) -> Iterator[Postgres]:
     name = f"test_{next(_numbers)}"
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
-        try:
-            yield Postgres(root, admin, name)
-        finally:
+    try:
+        yield Postgres(root, admin, name)
+    finally:
+        with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,28 @@ async def test_blobs_go_to_any_fsspec_url(tmp_path: Path) -> None:
     assert reader.verify("a", "t1") == []
     await opened.close()
     reader.close()
+
+
+async def test_while_the_blob_store_is_away_drafts_wait_in_the_spool(
+    backend: Backend, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.proxy.tenant_writer._RETRY_S", 0.02)
+    blobs = Blobs("memory://away/evoplane", inline_bytes=1000)
+    opened = store_of(backend, blobs=blobs)
+    await opened.start()
+    await opened.append("a", [CONTEXT, header()])
+    storing = type(blobs._fs).pipe_file
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no route to the bucket")
+
+    monkeypatch.setattr(type(blobs._fs), "pipe_file", refuse)
+    (kept,) = await opened.append("a", [event("e1", text="large " * 1000)])
+    assert kept.spooled
+    assert reader.record("a", "e1") is None
+    monkeypatch.setattr(type(blobs._fs), "pipe_file", storing)
+    async with asyncio.timeout(5):
+        while opened.state != "ok":
+            await asyncio.sleep(0.01)
+    assert reader.record("a", "e1") is not None
+    await opened.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -167,7 +168,7 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, m
     acknowledged, refused = [], 0
     for index in range(80):
         try:
-            await opened.append("a", [event(f"e{index}", text=f"{index}" * 4000)])
+            await opened.append("a", [event(f"e{index}", text=os.urandom(4000).hex())])
             acknowledged.append(f"e{index}")
         except StoreUnavailable:
             refused += 1

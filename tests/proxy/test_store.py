@@ -161,10 +161,12 @@ async def test_events_are_read_on_from_a_cursor_across_tenants(log: EventStore, 
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE records SET body = {hi_to_ho} WHERE id='e1'",
         "DELETE FROM records WHERE id='e1'",
         "DELETE FROM records WHERE id='e2'",
-        "UPDATE contexts SET body = {support_to_another}",
+        "UPDATE records SET body = {hi_to_ho} WHERE id='e1'",
+        "UPDATE records SET body = {garbled} WHERE id='e1'",
+        "UPDATE contexts SET body = {no_context}",
+        "UPDATE parts SET packed = 1 - packed",
         "DELETE FROM parts",
     ],
 )
@@ -173,7 +175,13 @@ async def test_verify_finds_what_was_changed_behind_the_stores_back(
 ) -> None:
     await log.append("a", [CONTEXT, header(), event("e1"), event("e2", text="y" * 5000)])
     assert reader.verify("a", "t1") == []
-    changes = {"hi_to_ho": backend.replaced("hi", "ho"), "support_to_another": backend.replaced("support", "another")}
+    record = reader.record("a", "e1")
+    altered = orjson.dumps(record).replace(b'"hi"', b'"ho"')
+    changes = {
+        "hi_to_ho": backend.literal(altered),
+        "garbled": backend.literal(b"\x01" + altered),
+        "no_context": backend.literal(b'{"body":{}}'),
+    }
     backend.damage("a", damage.format(**changes))
     assert reader.verify("a", "t1") != []
 
@@ -183,13 +191,13 @@ async def test_verify_takes_what_is_written_meanwhile_for_no_alteration(
 ) -> None:
     await log.append("a", [CONTEXT, header(), event("e1")])
     loop = asyncio.get_running_loop()
-    reading = StoreReader.records
+    reading = StoreReader._readable
 
-    def while_writing(self: StoreReader, tenant: str, trajectory_id: str) -> list[dict[str, Any]]:
+    def while_writing(self: StoreReader, tenant: str, trajectory_id: str) -> Any:
         asyncio.run_coroutine_threadsafe(log.append("a", [event("e2")]), loop).result(5)
         return reading(self, tenant, trajectory_id)
 
-    monkeypatch.setattr(StoreReader, "records", while_writing)
+    monkeypatch.setattr(StoreReader, "_readable", while_writing)
     assert await asyncio.to_thread(reader.verify, "a", "t1") == []
 
 

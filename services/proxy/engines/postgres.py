@@ -94,6 +94,7 @@ class PostgresWriter:
     @contextmanager
     def transaction(self) -> Iterator[bool]:
         self._connection = self._engine.connection()
+        seen, self._changes = self._changes, -1
         with _failures(), self._connection.transaction():
             with self._connection.pipeline():
                 self._connection.execute(_TENANT, (self._tenant,))
@@ -102,9 +103,9 @@ class PostgresWriter:
             if row is None:
                 raise StorageFailed(f"the log of {self._tenant} is gone")
             self._position, changes = row
-            yield self._changes == changes
-            self._changes = changes + 1
-            self._connection.execute("UPDATE logs SET position=%s, changes=%s", (self._position, self._changes))
+            yield seen == changes
+            self._connection.execute("UPDATE logs SET position=%s, changes=%s", (self._position, changes + 1))
+        self._changes = changes + 1
 
     def query(self, statement: str, **values: Any) -> list[Row]:
         with _failures():
@@ -150,7 +151,9 @@ class PostgresReader:
 
     def query(self, tenant: str, statement: str, **values: Any) -> list[Row]:
         with self._lock, _failures():
-            if self._snapshot == tenant:
+            if self._snapshot is not None:
+                if self._snapshot != tenant:
+                    raise ValueError(f"{tenant} can't be read in a snapshot of {self._snapshot}")
                 return self._open().execute(_dialect(statement), values).fetchall()
             connection = self._open()
             with connection.transaction():

@@ -46,6 +46,7 @@ UPDATE trajectories SET (opened, purpose) =
   (SELECT position, coalesce(json_extract(CAST(body AS TEXT), '$.ext.purpose'), 'serve') FROM records
    WHERE records.trajectory_id=trajectories.trajectory_id AND seq=0);
 CREATE INDEX trajectories_opened ON trajectories (opened);
+ALTER TABLE parts ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE parts ADD COLUMN apart INTEGER;
 ALTER TABLE pending ADD COLUMN arrived INTEGER NOT NULL DEFAULT 0;
 DROP INDEX IF EXISTS pending_target;

@@ -24,7 +24,8 @@ _TABLES = {
       PRIMARY KEY (tenant, position), UNIQUE (tenant, id), UNIQUE (tenant, trajectory_id, seq)""",
     "contexts": 'id text COLLATE "C" NOT NULL, body bytea NOT NULL, PRIMARY KEY (tenant, id)',
     "parts": """
-      digest text COLLATE "C" NOT NULL, media_type text NOT NULL, data bytea NOT NULL, apart bigint,
+      digest text COLLATE "C" NOT NULL, media_type text NOT NULL, data bytea NOT NULL, packed smallint NOT NULL,
+      apart bigint,
       PRIMARY KEY (tenant, digest)""",
     "pending": """
       id text COLLATE "C" NOT NULL, target_kind text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL,

@@ -1,0 +1,142 @@
+"""A process that writes through the real store until it is killed, and says what was acknowledged.
+
+`python -m tests.crash.child '{"root": …}'`, see `Plan`. On standard output, a line each: `ack TENANT ID`,
+`rss KIB`, `done`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import msgspec
+
+from services.proxy import spool, tenant_writer
+from services.proxy.blobs import Blobs
+from services.proxy.drafts import Content, SealedBlob, StoreUnavailable, TrajectoryKey
+from services.proxy.engines import postgres, sqlite
+from services.proxy.store import EventStore
+from tests.proxy.backends import Backend, Postgres, Sqlite
+from tests.proxy.drafting import CONTEXT, event, header, signal
+
+TENANTS = ("a", "b")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    root: str
+    admin: str = ""
+    """The superuser's DSN, for PostgreSQL."""
+    database: str = ""
+    name: str = "r0"
+    """Makes this run's ids its own."""
+    jobs: int = 40
+    """Appends by each of the tasks."""
+    tasks: int = 4
+    lock_from: int = -1
+    """Nobody can write tenant a's log from this acknowledged job on…"""
+    lock_to: int = -1
+    """…until this one."""
+    segment_bytes: int = 4000
+    clock_back: bool = False
+    """The wall clock jumps back an hour, again and again."""
+    pause_s: float = 0.0
+
+
+def backend_of(plan: Plan) -> Backend:
+    root = Path(plan.root)
+    return Postgres(root, plan.admin, plan.database) if plan.database else Sqlite(root)
+
+
+async def write(plan: Plan) -> None:
+    spool.SEGMENT_BYTES = plan.segment_bytes
+    spool.Spool.__init__.__defaults__ = (spool.MAX_BYTES, plan.segment_bytes)
+    tenant_writer._RETRY_S = 0.05
+    sqlite._BUSY_TIMEOUT_S = 0.1 if plan.lock_from >= 0 else 2.0
+    postgres._LOCK_TIMEOUT_MS = 100 if plan.lock_from >= 0 else 2000
+    backend = backend_of(plan)
+    opened = EventStore(backend.root, engine=backend.engine(), blobs=Blobs(str(backend.root / "blobs"), 20_000))
+    await opened.start()
+    for tenant in TENANTS:
+        await opened.append(tenant, [CONTEXT])
+    acknowledged = 0
+    finished = asyncio.Event()
+
+    async def task(number: int) -> None:
+        nonlocal acknowledged
+        tenant, trajectory = TENANTS[number % 2], f"{plan.name}-t{number}"
+        opening = [header(trajectory, trajectory), TrajectoryKey(trajectory, 1, b"key")]
+        for index in range(plan.jobs):
+            first = f"{trajectory}-{index}"
+            text = "x" * (50_000 if index % 13 == 5 else 5000 if index % 5 == 1 else 50)
+            drafts = [
+                *opening,
+                event(first, trajectory, text=f"{first} {text}"),
+                event(f"{first}+", trajectory),
+                SealedBlob(f"{first}*", trajectory, first.encode()),
+                Content("text/plain", first.encode()),
+                signal(f"{first}!", "event", f"{first}+" if index % 2 else f"{trajectory}-{index + 1}"),
+            ]
+            try:
+                await opened.append(tenant, drafts)
+            except StoreUnavailable:
+                await asyncio.sleep(0.02)
+                continue
+            opening = []
+            say(f"ack {tenant} {first}")
+            acknowledged += 1
+            if plan.pause_s:
+                await asyncio.sleep(plan.pause_s)
+
+    async def trouble() -> None:
+        while acknowledged < plan.lock_from:
+            await asyncio.sleep(0)
+        with backend.locked("a") if plan.lock_from >= 0 else nullcontext():
+            while acknowledged < plan.lock_to and not finished.is_set():
+                await asyncio.sleep(0.001)
+
+    locker = asyncio.create_task(trouble())
+    if plan.clock_back:
+        locker_of_time = asyncio.create_task(_turn_back_the_clock())
+    await asyncio.gather(*(task(number) for number in range(plan.tasks)))
+    finished.set()
+    await locker
+    async with asyncio.timeout(20):
+        while opened.state != "ok":
+            await asyncio.sleep(0.01)
+    await opened.close()
+    if plan.clock_back:
+        locker_of_time.cancel()
+    say(f"rss {peak_kib()}")
+    say("done")
+
+
+async def _turn_back_the_clock() -> None:
+    real, shift = time.time, 0.0
+
+    def earlier() -> float:
+        return real() - shift
+
+    time.time = earlier
+    while True:
+        await asyncio.sleep(0.005)
+        shift += 3600.0
+
+
+def say(line: str) -> None:
+    """One write: whoever reads gets whole lines, also from one who is killed."""
+    os.write(1, f"{line}\n".encode())
+
+
+def peak_kib() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1])
+    return 0
+
+
+if __name__ == "__main__":
+    asyncio.run(write(msgspec.json.decode(sys.argv[1], type=Plan)))
