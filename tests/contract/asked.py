@@ -116,9 +116,11 @@ def _messages(body: dict[str, Any]) -> Asked:
 
 
 def _text(content: Any) -> str:
-    if not isinstance(content, list):
-        return str(content or "")
-    return " ".join(str(part.get("text") or part.get("tool_name") or "") for part in content if isinstance(part, dict))
+    """Text as it stands, or the texts of its parts; Claude Code's ids of sub-agents, which no run repeats, cut off."""
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict)]
+        content = " ".join(str(part.get("text") or part.get("tool_name") or "") for part in parts)
+    return str(content or "").partition("agentId:")[0].strip()
 
 
 CITIES = re.compile(r"\b(Paris|Rome|Oslo)\b")

@@ -22,7 +22,7 @@ import pytest
 from evoplane.settings import Settings
 from registry import control, tenants
 from services.proxy.dialects import BY_NAME
-from services.proxy.store import StoreReader
+from services.proxy.store import StoreReader, open_reader
 from tests.contract.model import Exchange, ScriptedModel
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def start(file: Path, agents_model: str, **environment: str) -> Iterator[Served]
     environ |= {"EVOPLANE_CONFIG": str(file), "PYTHONPATH": str(ROOT)}
     log = (file.parent / "gateway.log").open("w")
     process = subprocess.Popen([sys.executable, "-m", "services.gateway"], env=environ, stdout=log, stderr=log)
-    reader = StoreReader(settings.store_dir)
+    reader = open_reader(settings)
     try:
         _wait_for(f"{settings.gateway_url}/readyz", process)
         yield Served(settings.gateway_url, settings, reader, connection)

@@ -149,14 +149,12 @@ def _digest(path: str, asked: Asked) -> str:
 
 
 def _fault(asked: Asked, times: int) -> int | None:
-    if "[429]" in asked.question and times == 1 and not asked.since:
+    if "[429]" in asked.question and times == 1 and not asked.called and not asked.results:
         return 429
     return 400 if "[400]" in asked.question else None
 
 
-def _spoken(
-    path: str, body: dict[str, Any], asked: Asked, reply: Reply, id: str
-) -> tuple[dict[str, Any], list[bytes]]:
+def _spoken(path: str, body: dict[str, Any], asked: Asked, reply: Reply, id: str) -> tuple[dict[str, Any], list[bytes]]:
     """The answer whole, and the events it would be streamed in."""
     words = sum(len(each.text.split()) + 3 * len(each.calls) + 1 for each in asked.said)
     wrote = len(reply.text.split()) + len(reply.thinking.split()) + 7 * len(reply.calls)

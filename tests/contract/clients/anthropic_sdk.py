@@ -21,7 +21,8 @@ def loop(messages, ask):
         if not calls:
             return got
         results = [
-            {"type": "tool_result", "tool_use_id": call.id, "content": run_tool(call.name, call.input)} for call in calls
+            {"type": "tool_result", "tool_use_id": call.id, "content": run_tool(call.name, call.input)}
+            for call in calls
         ]
         messages.append({"role": "user", "content": results})
 

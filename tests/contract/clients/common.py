@@ -79,13 +79,14 @@ def main() -> None:
     """Run the scenarios (or those named) in order; write their results to the file that the first argument names."""
     target, *chosen = sys.argv[1:]
     got = {}
-    for name, function in scenarios.items():
-        if chosen and name not in chosen:
-            continue
-        try:
-            result = asyncio.run(function()) if inspect.iscoroutinefunction(function) else function()
-            got[name] = plain(result)
-        except Exception as error:
-            traceback.print_exc()
-            got[name] = raised(error) if not name.endswith("_cut") else {"raised": "an error"}
+    with asyncio.Runner() as runner:
+        for name, function in scenarios.items():
+            if chosen and name not in chosen:
+                continue
+            try:
+                result = runner.run(function()) if inspect.iscoroutinefunction(function) else function()
+                got[name] = plain(result)
+            except Exception as error:
+                traceback.print_exc()
+                got[name] = raised(error) if not name.endswith("_cut") else {"raised": "an error"}
     Path(target).write_text(json.dumps(got, indent=1))

@@ -16,8 +16,11 @@ def agent(model=f"openai:{OPENAI_MODEL}", **more):
 
 def seen(messages):
     """Messages without the ids that LangChain makes up."""
-    made_up = ("user", "human", "tool")
-    return [message.model_dump(mode="json", exclude={"id"} if message.type in made_up else None) for message in messages]
+    dumped = [message.model_dump(mode="json") for message in messages]
+    for message in dumped:
+        if message["type"] != "ai" or message["id"].startswith("lc_run"):
+            del message["id"]
+    return dumped
 
 
 def ask(graph, thread, text):
@@ -33,8 +36,10 @@ def two_turns(name, graph):
 def streamed(name, graph):
     place = {"configurable": {"thread_id": name}}
     given = {"messages": [("user", question(name))]}
-    chunks = [str(chunk.content) for chunk, _ in graph.stream(given, place, stream_mode="messages")]
-    return [chunks, seen(graph.get_state(place).values["messages"])]
+    chunks = [chunk for chunk, _ in graph.stream(given, place, stream_mode="messages")]
+    spoken = [str(chunk.content) for chunk in chunks if chunk.type != "tool"]
+    results = sorted(chunk.content for chunk in chunks if chunk.type == "tool")  # tools run side by side
+    return [spoken, results, seen(graph.get_state(place).values["messages"])]
 
 
 @scenario
@@ -60,7 +65,9 @@ def langgraph_responses_previous_id():
 
 @scenario
 def langgraph_responses_stream():
-    return streamed("langgraph_responses_stream", agent(use_responses_api=True, include=["reasoning.encrypted_content"]))
+    return streamed(
+        "langgraph_responses_stream", agent(use_responses_api=True, include=["reasoning.encrypted_content"])
+    )
 
 
 @scenario
@@ -71,7 +78,9 @@ def langgraph_anthropic():
 @scenario
 def langgraph_anthropic_stream():
     thinking = {"type": "enabled", "budget_tokens": 1024}
-    return streamed("langgraph_anthropic_stream", agent(f"anthropic:{ANTHROPIC_MODEL}", thinking=thinking, max_tokens=2048))
+    return streamed(
+        "langgraph_anthropic_stream", agent(f"anthropic:{ANTHROPIC_MODEL}", thinking=thinking, max_tokens=2048)
+    )
 
 
 @scenario

@@ -70,14 +70,14 @@ async def agents_previous_id():
 async def agents_handoff():
     expert = agent(name="Expert", instructions="You know Rome.", handoff_description="Knows Rome")
     triage = agent(name="Triage", instructions="Hand over to who knows.", tools=[], handoffs=[expert])
-    return seen(await Runner.run(triage, question("agents_handoff to a specialist")))
+    return seen(await Runner.run(triage, question("agents_handoff", " [specialist]")))
 
 
 @scenario
 async def agents_subagent():
     tool = agent(name="Helper").as_tool("ask_helper", "Knows the weather")
     boss = agent(name="Boss", instructions="Ask your helper.", tools=[tool])
-    return seen(await Runner.run(boss, question("agents_subagent is a specialist")))
+    return seen(await Runner.run(boss, question("agents_subagent", " [specialist]")))
 
 
 @scenario

@@ -100,10 +100,18 @@ def outputs(response):
 
 @scenario
 def responses_previous_id():
-    got = [client.responses.create(model=OPENAI_MODEL, instructions=SYSTEM, input=question("responses_previous_id"), tools=FLAT)]
-    got += [client.responses.create(model=OPENAI_MODEL, input=outputs(got[-1]), previous_response_id=got[-1].id, tools=FLAT)]
+    got = [
+        client.responses.create(
+            model=OPENAI_MODEL, instructions=SYSTEM, input=question("responses_previous_id"), tools=FLAT
+        )
+    ]
+    got += [
+        client.responses.create(model=OPENAI_MODEL, input=outputs(got[-1]), previous_response_id=got[-1].id, tools=FLAT)
+    ]
     got += [client.responses.create(model=OPENAI_MODEL, input=NEXT, previous_response_id=got[-1].id, tools=FLAT)]
-    got += [client.responses.create(model=OPENAI_MODEL, input=outputs(got[-1]), previous_response_id=got[-1].id, tools=FLAT)]
+    got += [
+        client.responses.create(model=OPENAI_MODEL, input=outputs(got[-1]), previous_response_id=got[-1].id, tools=FLAT)
+    ]
     return got
 
 
@@ -112,7 +120,11 @@ def responses_stateless():
     items, got = [{"role": "user", "content": question("responses_stateless")}], []
     for _ in range(2):
         response = client.responses.create(
-            model=OPENAI_MODEL, instructions=SYSTEM, input=items, tools=FLAT, store=False,
+            model=OPENAI_MODEL,
+            instructions=SYSTEM,
+            input=items,
+            tools=FLAT,
+            store=False,
             include=["reasoning.encrypted_content"],
         )
         got.append(response)
@@ -127,8 +139,17 @@ def responses_stream():
         with client.responses.stream(model=OPENAI_MODEL, input=items, tools=FLAT) as stream:
             events = [event.type for event in stream]
             response = stream.get_final_response()
-        got.append({"response": response.model_dump(mode="json", exclude={"output": {"__all__": {"parsed_arguments", "parsed"}}}), "events": events})
-        items += [i.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for i in response.output] + outputs(response)
+        got.append(
+            {
+                "response": response.model_dump(
+                    mode="json", exclude={"output": {"__all__": {"parsed_arguments", "parsed"}}}
+                ),
+                "events": events,
+            }
+        )
+        items += [i.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for i in response.output] + outputs(
+            response
+        )
     return got
 
 
