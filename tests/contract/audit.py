@@ -157,8 +157,8 @@ def _check_inputs(stored: Stored, exchanges: Iterable[Exchange]) -> None:
 
 
 def _spoken(message: dict[str, Any]) -> dict[str, Any]:
-    """A chat message without fields that are empty, its content apart."""
-    return {k: v for k, v in message.items() if k == "content" or v not in (None, [])}
+    """A chat message without fields that say nothing."""
+    return {k: v for k, v in message.items() if v not in (None, [])}
 
 
 def _item(item: dict[str, Any]) -> dict[str, Any]:

@@ -94,23 +94,30 @@ def model() -> Iterator[ScriptedModel]:
         yield running
 
 
-def configuration(folder: Path, upstream_url: str, **gateway: Any) -> str:
-    """An `evoplane.toml` for a gateway before one provider of every dialect."""
+def configuration(folder: Path, upstream_url: str, mcp_port: int) -> str:
+    """An `evoplane.toml` for a gateway before one provider of every dialect and one tool server."""
     dialects = json.dumps(list(BY_NAME))
     models = json.dumps(["gpt-*", "claude-*", "text-embedding-*"])
     lines = [
         "[paths]", f'var = "{folder}"',
-        "[gateway]", f"port = {free_port()}", *(f"{name} = {json.dumps(value)}" for name, value in gateway.items()),
+        "[gateway]", f"port = {free_port()}",
         "[upstreams.vendor]", f'url = "{upstream_url}"', f"dialects = {dialects}", f"models = {models}",
+        "[mcp.desk]", f'url = "http://127.0.0.1:{mcp_port}/mcp"',
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModel) -> Iterator[Served]:
+def mcp_port() -> int:
+    """Where the tool server is, when a test has started it."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModel, mcp_port: int) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("contract")
     file = folder / "evoplane.toml"
-    file.write_text(configuration(folder, model.url))
+    file.write_text(configuration(folder, model.url, mcp_port))
     yield from start(file, "smollm2-135m")
 
 

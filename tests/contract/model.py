@@ -17,7 +17,7 @@ from tests.contract.asked import Asked, read
 from tests.contract.thinking import Reply, answer
 
 MODELS = ("gpt-fake", "gpt-reasoning", "claude-fake", "text-embedding-fake")
-_EMBEDDING = "zcxMPM3MzDyamRk9zcxMPQAAgD2amZk9MzOzPc3MzD0="
+EMBEDDING = "zcxMPM3MzDyamRk9zcxMPQAAgD2amZk9MzOzPc3MzD0="
 _RETRY_AFTER_MS = "20"
 
 
@@ -188,7 +188,7 @@ async def _stream(request: web.Request, id: str, events: list[bytes], cut: bool)
 
 def _embeddings(body: dict[str, Any]) -> dict[str, Any]:
     count = len(body["input"]) if isinstance(body["input"], list) else 1
-    data = [{"object": "embedding", "index": n, "embedding": _EMBEDDING} for n in range(count)]
+    data = [{"object": "embedding", "index": n, "embedding": EMBEDDING} for n in range(count)]
     return {"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 8, "total_tokens": 8}}
 
 

@@ -92,7 +92,9 @@ async def claude_429():
 
 @scenario
 async def claude_400():
-    return await turns("claude_400", question("claude_400", " [400]"))
+    """Claude Code reports an error as its result."""
+    got = await turns("claude_400", question("claude_400", " [400]"))
+    raise RuntimeError(got[-1]["result"])
 
 
 if __name__ == "__main__":
