@@ -3,6 +3,7 @@
 PYTHON    ?= $(notdir $(shell for p in python3.11 python3.12 python3; do command -v $$p && break; done))
 VENV      := .venv
 VENV_VLLM := .venv-vllm
+VENV_CLIENTS := .venv-clients .venv-clients-crewai
 BIN       := $(VENV)/bin
 UV        := var/bootstrap/bin/uv
 
@@ -18,7 +19,7 @@ export HF_HUB_OFFLINE := 1
 export TRANSFORMERS_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env model browser demo check test crash screenshots up down clean
+.PHONY: help env model clients browser demo check test crash screenshots up down clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +28,8 @@ env: $(VENV)/.complete $(VENV_VLLM)/.complete ## Both environments, from the pin
 
 model: env ## The base model, unpacked, converted and checked
 	@$(BIN)/python -m services.worker.serving.model
+
+clients: $(VENV_CLIENTS:=/.complete) ## Agents' SDKs, in environments of their own, for tests/contract
 
 browser: ## Chromium, for the tests of the web pages
 	@command -v chromium >/dev/null || { \
@@ -44,7 +47,7 @@ check: env ## Lint, types, import direction, quick tests
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q -m "not stack" -n 2 --dist loadfile
 
-test: model browser check ## Everything, with real vLLM, Prefect, MLflow and a browser
+test: model clients browser check ## Everything, with real vLLM, Prefect, MLflow and a browser
 	$(BIN)/pytest -v -m stack
 
 crash: env ## Hundreds of kills; writes the figures of docs/reliability.md
@@ -60,7 +63,7 @@ down: ## Stop the stack
 	@$(BIN)/evoplane down
 
 clean: ## Remove environments and everything written at run time
-	rm -rf $(VENV) $(VENV_VLLM) var
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_CLIENTS) var
 
 $(UV):
 	@echo "getting uv"
@@ -94,4 +97,14 @@ $(VENV_VLLM)/.complete: constraints/vllm-py311.txt | $(UV)
 	@# the command and the plug-ins look for a distribution called vllm; "cpu" in its version selects the CPU platform
 	@site=$$(echo $(VENV_VLLM)/lib/python*/site-packages) && mkdir -p "$$site/vllm-0.32.0+cpu.dist-info" && \
 	  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"
+	@touch $@
+
+.venv-%/.complete: constraints/%-py311.txt | $(UV)
+	@echo "making .venv-$*"
+	@if [ -x $(UV) ]; then \
+	  $(UV) venv -q --allow-existing --python $(PYTHON) .venv-$* && \
+	  $(UV) pip install -q --python .venv-$*/bin/python --no-deps -r constraints/$*-py311.txt; \
+	else \
+	  $(PYTHON) -m venv .venv-$* && .venv-$*/bin/pip install -q --no-deps -r constraints/$*-py311.txt; \
+	fi
 	@touch $@

@@ -81,8 +81,8 @@ def _span(number: int) -> Span:
     texts = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "gpt-4o-mini",
-        "gen_ai.input.messages": orjson.dumps([_message(question.o.messages[0])]).decode(),  # type: ignore[union-attr]
-        "gen_ai.output.messages": orjson.dumps([_message(answer.a.messages[0])]).decode(),  # type: ignore[union-attr]
+        "gen_ai.input.messages": orjson.dumps([_message(question.o.messages[0])]).decode(),  # type: ignore[union-attr, index]
+        "gen_ai.output.messages": orjson.dumps([_message(answer.a.messages[0])]).decode(),  # type: ignore[union-attr, index]
     }
     for key, text in texts.items():
         span.attributes.add(key=key).value.string_value = text
@@ -92,7 +92,7 @@ def _span(number: int) -> Span:
 
 
 def _message(message: object) -> dict[str, object]:
-    return msgspec.to_builtins(message)  # type: ignore[no-any-return]
+    return msgspec.to_builtins(message)
 
 
 @contextmanager

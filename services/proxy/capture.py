@@ -40,6 +40,7 @@ from services.proxy.dialects import Dialect
 from services.proxy.drafts import StoreDraft
 from services.proxy.ending import Ending, claim, outcome
 from services.proxy.inputs import Inputs
+from services.proxy.rewording import Told, reworded
 from services.proxy.sessions import Attempt, PendingCall, Session, Sessions, Step
 
 _NOT_ASKED = frozenset({"stream", "stream_options"})
@@ -147,7 +148,8 @@ class Exchange:
         turn = self._inputs.turn(len(self.conversation))
         for position, (answer, piece, end) in enumerate(self._answers):
             pieces = None if self._before or position else [*self.prints.pieces, piece]
-            answered = Step(self.event_id, end, pieces, turn, position)
+            told = None if self._before or position else Told.of(answer, self.prints)
+            answered = Step(self.event_id, end, pieces, turn, position, told)
             main = position == 0 and self.line == "main"
             sessions.answered(session, answered, completion.id if position == 0 else None, main)
             for call in messages.tool_calls(answer):
@@ -208,10 +210,12 @@ class Exchange:
         return causes
 
     def _prefix(self) -> Step | None:
-        """The longest answered prefix of the request, in its exact form or in another that says the same."""
+        """The longest answered prefix of the request, in its exact form, in another that says the same, or with an
+        answer that is told in other words."""
         for length in range(len(self.conversation), 0, -1):
             at = length - 1
             step = self.session.exact.get(self.prints.exact[at]) or self.session.meanings.get(self.prints.meanings[at])
+            step = step or reworded(self.session, self.prints, at)
             if step is not None and step.choice == 0 and step.end.length == length:
                 return step
         return None
@@ -300,10 +304,12 @@ class Exchange:
     def _links(self) -> dict[str, Any]:
         """What a restart needs to know to go on from here, without reading what was said."""
         ends = [end for _, _, end in self._answers]
+        told = Told.of(self._answers[0][0], self.prints) if self._answers and not self._before else None
         return {
             "length": ends[0].length,
             "ends": [[end.exact.hex(), end.meaning.hex()] for end in ends],
             "system": self.prints.system.hex(),
+            **({} if told is None else {"told": [told.asked.hex(), told.length, told.text.hex(), *told.calls]}),
             "inputs": {id: piece.hex() for id, piece in self._inputs.exact_forms().items()},
         }
 

@@ -36,6 +36,9 @@ class Seed:
 class Fingerprints:
     """Of a list of messages; each list has one entry a message."""
 
+    key: bytes
+    said: list[dict[str, Any]]
+    """The messages themselves."""
     pieces: list[Hash]
     """Of each message alone, in its exact form."""
     exact: list[Hash]
@@ -67,7 +70,7 @@ def fingerprints(
         pieces.append(piece)
         exact.append(last_exact)
         meanings.append(last_meaning)
-    return Fingerprints(pieces, exact, meanings, system)
+    return Fingerprints(key, said, pieces, exact, meanings, system)
 
 
 def after(prints: Fingerprints, answer: dict[str, Any], key: bytes, seed: Seed | None = None) -> tuple[Hash, Seed]:

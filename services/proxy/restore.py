@@ -15,6 +15,7 @@ from registry.tenants import Key
 from services.proxy.conversation import Seed
 from services.proxy.engines.base import StorageFailed
 from services.proxy.reader import StoreReader, TrajectoryRow
+from services.proxy.rewording import Told
 from services.proxy.sessions import PendingCall, Session, Step
 
 _log = logging.getLogger(__name__)
@@ -96,11 +97,18 @@ def _answered(session: Session, event: dict[str, Any], links: dict[str, Any], ma
         session.seen[id] = bytes.fromhex(piece)
     for position, (exact, meaning) in enumerate(links["ends"]):
         end = Seed(bytes.fromhex(exact), bytes.fromhex(meaning), links["length"])
-        step = Step(event["id"], end, None, event.get("turn", 0), position)
+        step = Step(event["id"], end, None, event.get("turn", 0), position, None if position else _told(links))
         answer_id = event["ext"].get("response", {}).get("id") if position == 0 else None
         session.answered(step, answer_id, main and position == 0)
     if main:
         session.system = bytes.fromhex(links["system"])
+
+
+def _told(links: dict[str, Any]) -> Told | None:
+    if "told" not in links:
+        return None
+    asked, length, text, *calls = links["told"]
+    return Told(bytes.fromhex(asked), length, bytes.fromhex(text), tuple(calls))
 
 
 def _awaits(reader: StoreReader, tenant: str, session: Session, event: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from atdp.records import Agent, Eligibility, Gov, Origin, Parent, Redaction, Tra
 from registry.tenants import Key
 from services.proxy.clients import MAX_ID_LENGTH, Claim
 from services.proxy.conversation import NOTHING_SAID, Fingerprints, Hash, Seed
+from services.proxy.rewording import AskedBefore, Told, reworded
 
 __all__ = ["MAX_ID_LENGTH", "Session", "Sessions", "Step", "new_session"]
 
@@ -43,6 +44,8 @@ class Step:
     """User messages so far."""
     choice: int = 0
     """Which of several answers; prefixes stand for the first one."""
+    told: Told | None = None
+    """What its answer is known by when it comes back in other words; only of the first."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Session:
     """Answered calls by the hash of the exact messages."""
     meanings: dict[Hash, Step] = field(default_factory=dict)
     """Answered calls by what was said up to the answer."""
+    asked: dict[Hash, Step] = field(default_factory=dict)
+    """Answered calls by what was said before the answer."""
     answers: dict[str, Step] = field(default_factory=dict)
     """Answered calls by the provider's id of the answer."""
     tip: Step | None = None
@@ -129,6 +134,8 @@ class Session:
         """Remember a step, and forget the single messages of old ones."""
         self.exact[step.end.exact] = step
         self.meanings[step.end.meaning] = step
+        if step.told is not None:
+            self.asked[step.told.asked] = step
         if answer_id:
             self.answers[answer_id] = step
         if main:
@@ -144,6 +151,7 @@ class Sessions:
     def __init__(self) -> None:
         self._by_id: dict[tuple[str, str, str, str], Session] = {}
         self._by_meaning: dict[tuple[str, Hash], list[Session]] = {}
+        self._by_asked = AskedBefore()
         self._by_answer: dict[tuple[str, str, str, str], Session] = {}
         self._by_attempt: dict[tuple[str, Hash], Session] = {}
         self._by_trajectory: dict[str, Session] = {}
@@ -206,6 +214,8 @@ class Sessions:
         if step.end.meaning not in session.meanings:
             self._by_meaning.setdefault((session.key.id, step.end.meaning), []).append(session)
         session.answered(step, answer_id, main)
+        if step.told is not None:
+            self._by_asked.add(session, step.told.asked)
         if answer_id:
             self._by_answer[_identity(session.key, answer_id)] = session
 
@@ -220,6 +230,8 @@ class Sessions:
         self._by_trajectory[session.trajectory_id] = session
         for meaning in session.meanings:
             self._by_meaning.setdefault((session.key.id, meaning), []).append(session)
+        for asked in session.asked:
+            self._by_asked.add(session, asked)
         for answer_id in session.answers:
             self._by_answer[_identity(session.key, answer_id)] = session
 
@@ -236,6 +248,7 @@ class Sessions:
         session.attempts.clear()
         session.exact.clear()
         session.meanings.clear()
+        session.asked.clear()
         session.answers.clear()
         session.seen.clear()
         session.calls.clear()
@@ -278,10 +291,15 @@ class Sessions:
         session = self._by_attempt.get((key.id, body))
         if session is not None and (retried or session.attempts[body].failed):
             return session
-        for meaning in reversed(prints.meanings):
+        for at in range(len(prints.meanings) - 1, -1, -1):
+            meaning = prints.meanings[at]
             candidates = self._by_meaning.get((key.id, meaning)) if meaning != NOTHING_SAID else None
             if candidates:
-                return _best(candidates, meaning, prints.system)
+                here = [s for s in candidates if s.tip is not None and s.tip.end.meaning == meaning]
+                return _best(candidates, here, prints.system)
+            if candidates := self._by_asked.find(key.id, prints, at):
+                here = [s for s in candidates if s.tip is not None and s.tip is reworded(s, prints, at)]
+                return _best(candidates, here, prints.system)
         return None
 
     def _parent(self, key: Key, claim: Claim) -> Parent | None:
@@ -299,6 +317,7 @@ class Sessions:
                 candidates.remove(session)
             if not candidates:
                 self._by_meaning.pop((session.key.id, meaning), None)
+        self._by_asked.forget(session)
         for answer_id in session.answers:
             identity = _identity(session.key, answer_id)
             if self._by_answer.get(identity) is session:
@@ -308,10 +327,9 @@ class Sessions:
                 del self._by_attempt[session.key.id, body]
 
 
-def _best(candidates: list[Session], meaning: Hash, system: Hash) -> Session:
+def _best(candidates: list[Session], here: list[Session], system: Hash) -> Session:
     """Of several sessions that said the same so far, one that has not gone on from here yet, with the same
     instructions if there is one."""
-    here = [session for session in candidates if session.tip is not None and session.tip.end.meaning == meaning]
     alike = [session for session in here or candidates if session.system == system]
     return (alike or here or candidates)[0 if here else -1]
 

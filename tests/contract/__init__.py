@@ -1,0 +1,1 @@
+"""Agents' own SDKs, driven through the gateway by base URL and key alone."""
