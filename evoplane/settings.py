@@ -146,6 +146,10 @@ class Delivery(_Section):
     watch_sessions: int = Field(12, description="judged sessions watched after a promotion")
 
 
+class Harvest(_Section):
+    enabled: bool = Field(True, description="look for candidate signals in what users and tools said")
+
+
 class Settings(_Section):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
@@ -158,6 +162,7 @@ class Settings(_Section):
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
     delivery: Delivery = Delivery()
+    harvest: Harvest = Harvest()
     upstreams: dict[str, UpstreamSettings] = {}
     mcp: dict[str, McpServer] = {}
 

@@ -130,6 +130,9 @@ async def store_reports(gateway: Gateway, session: Session, items: Sequence[Repo
             _stored(session, item, draft, call_id)
         if item.id:
             session.told[report_id(session.key, item)] = answer
+    gateway.harvester.offer(session.key.tenant, [event for event in events if isinstance(event, EventDraft)])
+    if session.closed:
+        gateway.harvester.closed(session.key.tenant, [session.trajectory_id], "outcome")
     return answers
 
 

@@ -17,6 +17,7 @@ from registry import tenant_policy
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
 from services.gateway.errors import forbidden, not_recording, over_budget, unauthorized
+from services.gateway.harvester import Harvester
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.peers import Peers
@@ -63,6 +64,7 @@ class Gateway:
         self.contexts = ContextBook()
         self.store = open_store(settings)
         self.upstreams = Upstreams(settings)
+        self.harvester = Harvester(self.store, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
         self.metrics = Metrics()
@@ -78,6 +80,7 @@ class Gateway:
         await self._restore()
         self.budgets.restore(self._counted)
         self.shadow.start()
+        self.harvester.start()
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
@@ -89,6 +92,7 @@ class Gateway:
         self.budgets.save(self._counted)
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
+        await self.harvester.close()
         await self.upstreams.close()
         await self.peers.close()
         await self.store.close()
@@ -194,6 +198,7 @@ class Gateway:
             self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
         exchange.stored(ending, self.sessions, self.contexts)
+        self.harvester.offer(exchange.session.key.tenant, [*exchange.inputs.values(), exchange.call])
 
     async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         try:
@@ -223,6 +228,7 @@ class Gateway:
             closed = await self.store.close_idle(tenants, clock.from_epoch(time.time() - idle_s))
             for tenant, ids in closed.items():
                 self.sessions.close(tenant, ids)
+                self.harvester.closed(tenant, ids, "idle")
 
     async def _retain(self) -> None:
         """Once an hour: erase what is past its tenant's retention."""
