@@ -43,7 +43,7 @@ async def test_a_correction_becomes_a_candidate_on_the_answer_it_corrects(runnin
     (found,) = await candidates(running, 1)
     assert (found["name"], found["targets"][0]["event_id"]) == ("user_corrects", first.headers["x-evoplane-event-id"])
     assert found["optimizable"] is False
-    words = next(r for r in running.chain(second) if r["id"] == found["evidence"][0])
+    words = next(r for r in running.chain(second) if r.get("id") == found["evidence"][0])
     assert words["kind"] == "user_message"
 
 
