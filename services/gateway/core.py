@@ -198,7 +198,7 @@ class Gateway:
             self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
         exchange.stored(ending, self.sessions, self.contexts)
-        self.harvester.offer(exchange.session.key.tenant, [*exchange.inputs.values(), exchange.call])
+        self.harvester.offer(exchange.session.key.tenant, [*exchange.inputs, exchange.call])
 
     async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         try:
