@@ -26,6 +26,7 @@ from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
 from services.gateway.inference import infer
 from services.gateway.mcp import mcp
+from services.gateway.traces import traces
 from services.gateway.websocket import serve_websocket
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
 
@@ -177,6 +178,7 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
     "/feedback": ("POST", feedback),
     "/messages/count_tokens": ("POST", count_tokens),
     "/events": ("POST", events),
+    "/traces": ("POST", traces),
     "/models": ("GET", _models),
 }
 """Paths with and without `/v1` before them."""

@@ -30,10 +30,12 @@ from services.proxy.ending import Ending
 from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
 from services.proxy.mcp_memory import McpMemory
+from services.proxy.recent import RecentSteps
 from services.proxy.restore import restore
 from services.proxy.retention import retain
 from services.proxy.sessions import Session, Sessions
 from services.proxy.store import StoreUnavailable, open_reader, open_store
+from services.proxy.trace_memory import TraceMemory
 from services.router.assignment import Router
 from services.router.shadow import ShadowMirror
 from services.router.watcher import ControlWatcher
@@ -67,6 +69,8 @@ class Gateway:
         self.harvester = Harvester(self.store, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
+        self.recent = RecentSteps()
+        self.traces = TraceMemory()
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
@@ -198,7 +202,9 @@ class Gateway:
             self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
         exchange.stored(ending, self.sessions, self.contexts)
-        self.harvester.offer(exchange.session.key.tenant, [*exchange.inputs, exchange.call])
+        session, events = exchange.session, [*exchange.inputs, exchange.call]
+        self.recent.note(session.key, session.session_id, events)
+        self.harvester.offer(session.key.tenant, events)
 
     async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         try:
