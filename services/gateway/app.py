@@ -27,6 +27,7 @@ from services.gateway.feedback import feedback
 from services.gateway.inference import infer
 from services.gateway.mcp import mcp
 from services.gateway.traces import traces
+from services.gateway.webhooks import webhook
 from services.gateway.websocket import serve_websocket
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
 
@@ -185,6 +186,7 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
 
 _BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
     "/mcp/": mcp,
+    "/feedback/webhooks/": webhook,
 }
 """What is below a path; the handler gets the rest of it, and looks at the method itself."""
 
