@@ -26,6 +26,7 @@ from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
 from services.gateway.inference import infer
 from services.gateway.mcp import mcp
+from services.gateway.rl import export_trajectories, rl
 from services.gateway.traces import traces
 from services.gateway.webhooks import webhook
 from services.gateway.websocket import serve_websocket
@@ -180,6 +181,7 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
     "/messages/count_tokens": ("POST", count_tokens),
     "/events": ("POST", events),
     "/traces": ("POST", traces),
+    "/export_trajectories": ("POST", export_trajectories),
     "/models": ("GET", _models),
 }
 """Paths with and without `/v1` before them."""
@@ -187,6 +189,7 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
 _BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
     "/mcp/": mcp,
     "/feedback/webhooks/": webhook,
+    "/rl/": rl,
 }
 """What is below a path; the handler gets the rest of it, and looks at the method itself."""
 

@@ -21,6 +21,7 @@ from services.gateway.harvester import Harvester
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.peers import Peers
+from services.gateway.rl_keys import RlKeys
 from services.gateway.upstream import Upstreams
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
@@ -69,6 +70,7 @@ class Gateway:
         self.harvester = Harvester(self.store, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
+        self.rl = RlKeys(settings.control_db)
         self.recent = RecentSteps()
         self.traces = TraceMemory()
         self.metrics = Metrics()
@@ -79,6 +81,7 @@ class Gateway:
 
     async def start(self) -> None:
         await self.control.start()
+        await asyncio.to_thread(self.rl.start)
         await self.store.start()
         await self.upstreams.start()
         await self._restore()
@@ -104,11 +107,12 @@ class Gateway:
         await self.control.close()
 
     def authenticate(self, request: Request, scope: str) -> Key:
-        """The key of a request; raises 401 or 403."""
-        secret = request.header(b"authorization") or ""
-        kind, _, value = secret.partition(" ")
-        secret = value.strip() if kind.lower() == "bearer" else request.header(b"x-api-key") or ""
+        """The key of a request; raises 401 or 403. A session's own key decides which session is meant."""
+        secret = request.secret()
         key = self.control.picture.keys.get(key_digest(secret)) if secret else None
+        if key is None and (speaker := self.rl.speaker(secret, self.control.picture.keys)) is not None:
+            key, session_id = speaker
+            request.bind(session_id)
         if key is None:
             raise unauthorized()
         if scope not in key.scopes:

@@ -26,6 +26,7 @@ from services.gateway.asgi import Request, Send, respond
 from services.gateway.boundary import Again, Item, Ready, known, named_session, store_reports
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
+from services.gateway.peers import session_named
 from services.proxy import spans
 from services.proxy.drafts import Signal
 from services.proxy.reports import Reported, report_id
@@ -54,7 +55,7 @@ async def traces(gateway: Gateway, request: Request, send: Send) -> None:
         gateway.require_recording()
         body = await request.body(gateway.settings.gateway.max_body_bytes)
         exported = await asyncio.to_thread(_decode, request, body, gateway.settings.gateway.max_body_bytes)
-        refused = await _Import(gateway, key, request.header(b"x-evoplane-session-id") or request.tag).take(exported)
+        refused = await _Import(gateway, key, session_named(request)).take(exported)
     except ApiError as error:
         await respond(send, error.status, _status(error, kind), [_type(kind), *error.headers])
         return
