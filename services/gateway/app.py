@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from evoplane.settings import Settings
+from services.gateway.a2a import a2a
 from services.gateway.asgi import (
     ClientGone,
     Message,
@@ -188,6 +189,7 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
 
 _BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
     "/mcp/": mcp,
+    "/a2a/": a2a,
     "/feedback/webhooks/": webhook,
     "/rl/": rl,
 }

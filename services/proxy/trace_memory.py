@@ -1,4 +1,7 @@
-"""What is known of traces from one export to the next: children come before their parents, in other batches."""
+"""What is known of traces, and of tasks at other agents, from one request to the next.
+
+Spans come before their parents, in other batches; a task is asked after long after it was given.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +36,7 @@ class TraceMemory:
         self._events[owner, trace_id, span_id] = event_id
         while len(self._events) > _SPANS:
             self._events.popitem(last=False)
+
+    def forget(self, owner: Owner, trace_id: str, span_id: str = "") -> None:
+        """Nothing more will be told of it."""
+        self._events.pop((owner, trace_id, span_id), None)
