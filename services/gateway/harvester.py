@@ -26,7 +26,7 @@ _WINDOW = 40
 """Events of a trajectory kept in memory."""
 _TRAJECTORIES = 2000
 """Kept in memory at most."""
-_LONGEST = 5000
+_LONGEST = 2000
 """Records of a trajectory that is read again at its close."""
 
 _Job = tuple[str, Sequence[EventDraft]] | tuple[str, str, str]

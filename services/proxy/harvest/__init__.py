@@ -18,7 +18,6 @@ from services.proxy.harvest.outputs import verdicts
 from services.proxy.harvest.reading import (
     action,
     answer_text,
-    arguments,
     calls,
     event_of,
     last,
@@ -28,7 +27,7 @@ from services.proxy.harvest.reading import (
     user_text,
 )
 from services.proxy.harvest.replies import reactions
-from services.proxy.harvest.results import OPERATIONS, disposition, ignored
+from services.proxy.harvest.results import OPERATIONS, Vocabulary, disposition, ignored
 
 __all__ = ["at_close", "event_of", "harvest"]
 
@@ -46,19 +45,17 @@ _TO_A_PERSON = re.compile(
 """Names of tools that give the work to a person."""
 _A_PERSON = re.compile(rf"^(live_|human_|a )?{_PERSON}s?$", re.IGNORECASE)
 """Names of hand-offs that are a person's."""
-_KNOWN_EVENTS = 40
-"""How far back something may have been said to count as known already."""
 
 
 def harvest(previous: Sequence[EventDraft], current: Sequence[EventDraft]) -> list[AnnotationDraft]:
     """Candidates in `current`, the events just stored, after `previous`, the session's last ones; both in order."""
     found: list[AnnotationDraft] = []
-    history = list(previous)
+    history, vocabulary = list(previous), Vocabulary()
     for event in current:
         if event.kind == "user_message":
             found += _reactions(history, event)
         elif event.kind == "llm_call":
-            found += _dispositions(history, event)
+            found += _dispositions(history, event, vocabulary)
             before = last(history, "llm_call")
             edit = edited(before, request(event), event.id) if before is not None and before.y.status == "ok" else None
             found += [edit] if edit is not None else []
@@ -76,8 +73,9 @@ def at_close(events: Sequence[EventDraft], reason: str) -> list[AnnotationDraft]
 
 
 def _ignored(events: Sequence[EventDraft]) -> list[AnnotationDraft]:
+    vocabulary = Vocabulary()
     found = (
-        ignored(event, events[index + 1 :], _known(events[:index]))
+        ignored(event, events[index + 1 :], vocabulary.known(events[:index]), vocabulary)
         for index, event in enumerate(events)
         if event.kind in OPERATIONS
     )
@@ -110,27 +108,17 @@ def _reactions(history: Sequence[EventDraft], message: EventDraft) -> list[Annot
     ]
 
 
-def _dispositions(history: Sequence[EventDraft], call: EventDraft) -> list[AnnotationDraft]:
+def _dispositions(history: Sequence[EventDraft], call: EventDraft, vocabulary: Vocabulary) -> list[AnnotationDraft]:
     """What a model call made of the results that came since the call before it."""
     if call.y.status != "ok":
         return []
     before = last(history, "llm_call")
     start = _index(history, before) + 1 if before is not None else 0
-    known = _known(history[:start])
-    known += " ".join(user_text(event) for event in history[start:] if event.kind == "user_message")
-    found = (disposition(event, call, known) for event in history[start:] if event.kind in OPERATIONS)
+    known = vocabulary.known(history[:start])
+    known |= vocabulary.known([event for event in history[start:] if event.kind == "user_message"])
+    operations = [event for event in history[start:] if event.kind in OPERATIONS]
+    found = (disposition(event, call, known, vocabulary) for event in operations)
     return [each for each in found if each is not None]
-
-
-def _known(history: Sequence[EventDraft]) -> str:
-    """What was said not long before."""
-    return " ".join(_said(event) for event in history[-_KNOWN_EVENTS:])
-
-
-def _said(event: EventDraft) -> str:
-    if event.kind == "llm_call":
-        return f"{answer_text(event)} {[part.arguments for part in calls(event)]}"
-    return user_text(event) if event.kind == "user_message" else f"{result_text(event)} {arguments(event)}"
 
 
 def _verdicts(event: EventDraft) -> list[AnnotationDraft]:

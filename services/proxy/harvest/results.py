@@ -15,13 +15,26 @@ from typing import Any
 
 from atdp.records import AnnotationDraft, EventDraft
 from services.proxy.harvest.drafts import candidate
-from services.proxy.harvest.reading import answer_text, arguments, calls, leaves, result, result_text, tool_name
+from services.proxy.harvest.reading import (
+    answer_text,
+    arguments,
+    calls,
+    leaves,
+    result,
+    result_text,
+    tool_name,
+    user_text,
+)
 
 OPERATIONS = frozenset({"tool_call", "retrieval", "memory_read", "code_exec", "browser_op", "file_op"})
 
 _CONFIDENCE = {"used": 0.9, "corrected": 0.9, "contradicted": 0.6, "ignored": 0.5}
 _WORD = re.compile(r"[^\W_]+(?:[.,:/@_-][^\W_]+)*")
 _MOST_VALUES = 400
+_KNOWN_EVENTS = 40
+"""How far back something may have been said to count as known already."""
+_LOOKED_AT = 20_000
+"""Characters of one text."""
 _FEW = 3
 """Fewer ids, codes or amounts than this, and their absence says nothing."""
 _FAILED = re.compile(
@@ -42,21 +55,41 @@ _ADMITS = re.compile(
 )
 
 
-def disposition(tool: EventDraft, call: EventDraft, known: str) -> AnnotationDraft | None:
+class Vocabulary:
+    """The words of each event, read once: what it put before the model, or what the model made."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, set[str]] = {}
+
+    def of(self, event: EventDraft) -> set[str]:
+        found = self._words.get(event.id)
+        if found is None:
+            found = self._words[event.id] = _words(_said(event))
+        return found
+
+    def known(self, history: Sequence[EventDraft]) -> set[str]:
+        """What was said not long before."""
+        return set().union(*(self.of(event) for event in history[-_KNOWN_EVENTS:]))
+
+
+def disposition(tool: EventDraft, call: EventDraft, known: set[str], words: Vocabulary) -> AnnotationDraft | None:
     """What the next model call made of a tool's result; `known` is what was in front of the model before it."""
-    label = _failure(tool, call) if failed(tool) else ("used" if _values(tool, known) & _made_of(call) else None)
+    label = _failure(tool, call) if failed(tool) else ("used" if _values(tool, known) & words.of(call) else None)
     return None if label is None else _labelled(tool, label, call)
 
 
-def ignored(tool: EventDraft, later: Sequence[EventDraft], known: str) -> AnnotationDraft | None:
+def ignored(
+    tool: EventDraft, later: Sequence[EventDraft], known: set[str], words: Vocabulary
+) -> AnnotationDraft | None:
     """The finding that none of the later model calls has anything of a result, if there was something to have."""
-    values = set() if failed(tool) else _values(tool, known)
     made = [call for call in later if call.kind == "llm_call"]
-    if sum(any(char.isdigit() for char in value) or value.isupper() for value in values) < _FEW or not any(
-        answer_text(call) for call in made
-    ):
+    if failed(tool) or not any(answer_text(call) for call in made):
         return None
-    return None if any(values & _made_of(call) for call in made) else _labelled(tool, "ignored", made[-1])
+    values = _values(tool, known)
+    telling = sum(any(char.isdigit() for char in value) or value.isupper() for value in values)
+    if telling < _FEW or any(not values.isdisjoint(words.of(call)) for call in made):
+        return None
+    return _labelled(tool, "ignored", made[-1])
 
 
 def _labelled(tool: EventDraft, label: str, call: EventDraft) -> AnnotationDraft:
@@ -70,14 +103,21 @@ def _failure(tool: EventDraft, call: EventDraft) -> str | None:
     return "contradicted" if not made and _CLAIMS.search(answer) and not _ADMITS.search(answer) else None
 
 
-def _values(tool: EventDraft, known: str) -> set[str]:
-    return distinctive(result(tool), f"{known} {json.dumps(arguments(tool), default=str, ensure_ascii=False)}")
+def _values(tool: EventDraft, known: set[str]) -> set[str]:
+    return distinctive(result(tool), known | _words(_json(arguments(tool))))
 
 
-def _made_of(call: EventDraft) -> set[str]:
-    """The words of an answer and of its tool calls."""
-    made = json.dumps([each.arguments for each in calls(call)], default=str, ensure_ascii=False)
-    return _words(f"{answer_text(call)} {made}")
+def _said(event: EventDraft) -> str:
+    """The words of an event, as many as count."""
+    if event.kind == "llm_call":
+        return f"{answer_text(event)} {_json([each.arguments for each in calls(event)])}"[:_LOOKED_AT]
+    if event.kind == "user_message":
+        return user_text(event)[:_LOOKED_AT]
+    return f"{_json(arguments(event))[:_LOOKED_AT]} {result_text(event)[:_LOOKED_AT]}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def failed(tool: EventDraft) -> bool:
@@ -85,13 +125,12 @@ def failed(tool: EventDraft) -> bool:
     return tool.y.status in ("error", "timeout", "denied") or bool(_FAILED.search(result_text(tool)[:300]))
 
 
-def distinctive(value: Any, known: str) -> set[str]:
+def distinctive(value: Any, known: set[str]) -> set[str]:
     """Words and numbers of a result that were not known before: ids, names, amounts, dates."""
-    before = _words(known)
     found: set[str] = set()
     for leaf in leaves(_parsed(value)):
-        for word in _words(str(leaf)) if not isinstance(leaf, bool) else ():
-            if word not in before and _tells(word):
+        for word in _words(str(leaf)[:_LOOKED_AT]) if not isinstance(leaf, bool) else ():
+            if word not in known and _tells(word):
                 found.add(word)
             if len(found) >= _MOST_VALUES:
                 return found
