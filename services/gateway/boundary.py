@@ -122,12 +122,15 @@ async def store_reports(gateway: Gateway, session: Session, items: Sequence[Item
         placing = [_place(session, item, ctx, calls) for item, ctx in zip(items, contexts, strict=True)]
     except (ValueError, msgspec.ValidationError) as error:
         raise errors.malformed(str(error)) from error
+    taken = {id: call for id, call in session.calls.items() if id not in calls}
+    _take(session, taken)
     try:
         stored = await gateway.append(session.key.tenant, [*drafts, *(each.draft for each in placing)])
     except InvalidDraft as error:
         gateway.forget_log(session)
         raise errors.not_recording() from error
     except StoreUnavailable as error:
+        _give_back(session, taken)
         raise errors.not_recording() from error
     for context_id in contexts:
         gateway.contexts.mark_stored(session.key.tenant, context_id)
@@ -176,6 +179,19 @@ def _place(session: Session, item: Item, context_id: str, calls: dict[str, Pendi
     return _Placed(draft, item, None if item.unfinished else call_id)
 
 
+def _take(session: Session, calls: dict[str, PendingCall]) -> None:
+    """These calls are being recorded: an equal one at the same time is another, and their results are no events."""
+    for id in calls:
+        del session.calls[id]
+        session.reported.add(id)
+
+
+def _give_back(session: Session, calls: dict[str, PendingCall]) -> None:
+    """They could not be recorded: they wait as before."""
+    session.reported.difference_update(calls)
+    session.calls = {**calls, **session.calls}
+
+
 def _context(gateway: Gateway, session: Session, item: Item, drafts: list[StoreDraft]) -> str:
     """The id of the context a step was taken under; what the log lacks of it is added to the drafts."""
     contents: list[Content] = []
@@ -196,7 +212,6 @@ def _stored(session: Session, placed: _Placed) -> None:
     """The report is durable: let the session go on from it."""
     session.opened = True
     if placed.call_id is not None and isinstance(placed.draft, EventDraft):
-        session.calls.pop(placed.call_id, None)
         session.reported.add(placed.call_id)
         session.results[placed.call_id] = placed.draft.id
     if isinstance(placed.draft, EventDraft) and placed.draft.kind == "outcome":

@@ -292,6 +292,15 @@ async def test_the_result_that_comes_back_in_the_next_request_is_not_a_second_ev
     ]  # fmt: skip
 
 
+async def test_equal_calls_at_the_same_time_are_each_of_the_models_calls_once(gateway: Running) -> None:
+    gateway.upstream.scripts.append(call(*((f"c{number}", "find", "{}") for number in range(4))))
+    await gateway.chat([user("hi")], headers={"x-evoplane-session-id": "s1"})
+    await asyncio.gather(*(post(gateway, tool_call("find", number)) for number in range(4)))
+    found = [event for event in events(gateway) if event["kind"] == "tool_call"]
+    assert sorted(event["a"]["call_id"] for event in found) == ["c0", "c1", "c2", "c3"]
+    assert len({event["trajectory_id"] for event in found}) == 1
+
+
 @pytest.mark.parametrize("mark", ["header", "path"])
 async def test_a_call_that_names_its_session_goes_there(gateway: Running, mark: str) -> None:
     tagged = "/s/s1" if mark == "path" else ""
