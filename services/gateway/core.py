@@ -67,7 +67,7 @@ class Gateway:
         self.contexts = ContextBook()
         self.store = open_store(settings)
         self.upstreams = Upstreams(settings)
-        self.harvester = Harvester(self.store, partial(open_reader, settings), enabled=settings.harvest.enabled)
+        self.harvester = Harvester(self.append, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
         self.rl = RlKeys(settings.control_db)

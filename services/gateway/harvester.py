@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from atdp.records import AnnotationDraft, EventDraft
-from services.proxy.drafts import InvalidDraft
+from services.proxy.drafts import InvalidDraft, Stored
 from services.proxy.harvest import at_close, event_of, harvest
-from services.proxy.store import EventStore, StoreReader, StoreUnavailable
+from services.proxy.store import StoreReader, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -33,11 +33,15 @@ _Job = tuple[str, Sequence[EventDraft]] | tuple[str, str, str]
 """(tenant, new events) or (tenant, closed trajectory, reason)."""
 
 
+Append = Callable[[str, Sequence[AnnotationDraft]], Awaitable[list[Stored]]]
+"""Makes drafts of a tenant durable."""
+
+
 class Harvester:
     """Owns its task from `start` to `close`."""
 
-    def __init__(self, store: EventStore, reader: Callable[[], StoreReader], *, enabled: bool = True) -> None:
-        self._store = store
+    def __init__(self, append: Append, reader: Callable[[], StoreReader], *, enabled: bool = True) -> None:
+        self._append = append
         self._reader = reader
         self._enabled = enabled
         self._queue: asyncio.Queue[_Job | None] = asyncio.Queue(_QUEUE)
@@ -95,7 +99,7 @@ class Harvester:
 
     async def _keep(self, tenant: str, found: list[AnnotationDraft]) -> None:
         try:
-            await self._store.append(tenant, found)
+            await self._append(tenant, found)
             self.found += len(found)
         except (StoreUnavailable, InvalidDraft) as error:
             _log.warning("%d candidate signals are not stored: %s", len(found), error)

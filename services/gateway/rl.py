@@ -123,7 +123,7 @@ async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
     if before is None or before[0] != asked.reward:
         signal = _reward(key, call["id"], asked.reward, None if before is None else before[1])
         try:
-            await gateway.store.append(key.tenant, [signal])
+            await gateway.append(key.tenant, [signal])
         except StoreUnavailable as error:
             raise errors.not_recording() from error
     await respond_json(send, 200, {"message": "success"})

@@ -9,19 +9,15 @@ that are no step of an agent are taken and left alone. Answers and errors are OT
 from __future__ import annotations
 
 import asyncio
-import logging
-import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import orjson
 
 from atdp import clock
 from atdp.ids import derived_id
 from atdp.records import AnnotationDraft, Cause, Source, Target
 from registry.tenants import Key
-from services.gateway import errors
+from services.gateway import errors, otlp
 from services.gateway.asgi import Request, Send, respond
 from services.gateway.boundary import Again, Item, Ready, known, named_session, store_reports
 from services.gateway.core import Gateway
@@ -36,42 +32,21 @@ from services.proxy.store import StoreUnavailable
 if TYPE_CHECKING:
     from atdp.convert.otlp import SpanStep
 
-_log = logging.getLogger(__name__)
-
-_PROTOBUF = "application/x-protobuf"
-_JSON = "application/json"
-_EXPANSION = 20
-"""A compressed body may grow to this many times the largest body."""
-_GRPC_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 413: 8, 415: 3, 503: 14}
-"""google.rpc.Code of an HTTP status."""
-
 
 async def traces(gateway: Gateway, request: Request, send: Send) -> None:
     """Take an ExportTraceServiceRequest; the answer says how many of its spans were refused, and why."""
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
-    kind = _PROTOBUF if kind == _PROTOBUF else _JSON
+    kind = otlp.PROTOBUF if kind == otlp.PROTOBUF else otlp.JSON
     try:
         key = gateway.authenticate(request, "feedback")
         gateway.require_recording()
         body = await request.body(gateway.settings.gateway.max_body_bytes)
-        exported = await asyncio.to_thread(_decode, request, body, gateway.settings.gateway.max_body_bytes)
+        exported = await asyncio.to_thread(otlp.decode, request, body, gateway.settings.gateway.max_body_bytes)
         refused = await _Import(gateway, key, session_named(request)).take(exported)
     except ApiError as error:
-        await respond(send, error.status, _status(error, kind), [_type(kind), *error.headers])
+        await respond(send, error.status, otlp.status(error, kind), [otlp.content_type(kind), *error.headers])
         return
-    await respond(send, 200, _answer(refused, kind), [_type(kind)])
-
-
-@dataclass
-class Refused:
-    """Spans that were not taken."""
-
-    count: int = 0
-    reason: str = ""
-
-    def add(self, reason: str, count: int = 1) -> None:
-        self.count += count
-        self.reason = self.reason or reason
+    await respond(send, 200, otlp.answer(refused, kind), [otlp.content_type(kind)])
 
 
 class _Import:
@@ -84,10 +59,10 @@ class _Import:
         self._named = named
         self._memory = gateway.traces
 
-    async def take(self, exported: dict[str, Any]) -> Refused:
+    async def take(self, exported: dict[str, Any]) -> otlp.Refused:
         from atdp.convert.otlp import steps
 
-        refused = Refused()
+        refused = otlp.Refused()
         try:
             made = await asyncio.to_thread(steps, exported)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -101,7 +76,7 @@ class _Import:
             await self._trace(trace_id, found, refused)
         return refused
 
-    async def _trace(self, trace_id: str, found: list[SpanStep], refused: Refused) -> None:
+    async def _trace(self, trace_id: str, found: list[SpanStep], refused: otlp.Refused) -> None:
         session = self._session(trace_id, found)
         for each in found:
             self._identify(session, each)
@@ -217,7 +192,7 @@ class _Import:
         ]
         if signals:
             try:
-                await self._gateway.store.append(self._key.tenant, signals)
+                await self._gateway.append(self._key.tenant, signals)
             except StoreUnavailable as error:
                 raise errors.not_recording() from error
 
@@ -238,79 +213,3 @@ def _signal(key: Key, made: SpanStep, index: int, evaluation: dict[str, Any], ev
         **fields,
     )
     return Signal(target_kind="event", target=event_id, agent=key.agent, annotation=annotation, purpose=key.purpose)
-
-
-# -- OTLP's wire form
-
-
-def _decode(request: Request, body: bytes, limit: int) -> dict[str, Any]:
-    """The request as OTLP JSON; raises 400, 413 or 415."""
-    encoding = (request.header(b"content-encoding") or "identity").lower()
-    if encoding in ("gzip", "deflate"):
-        inflate = zlib.decompressobj(47)
-        try:
-            body = inflate.decompress(body, limit * _EXPANSION)
-        except zlib.error as error:
-            raise errors.malformed(f"The body is not {encoding}: {error}.") from error
-        if inflate.unconsumed_tail:
-            raise errors.too_large(limit * _EXPANSION)
-    elif encoding != "identity":
-        raise ApiError(415, f"Content-Encoding {encoding} is not known; use gzip.", code="unsupported_encoding")
-    if (request.header(b"content-type") or "").startswith(_PROTOBUF):
-        return _from_protobuf(body)
-    try:
-        parsed = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise errors.malformed(f"The body is not valid JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise errors.malformed("An ExportTraceServiceRequest is a JSON object.")
-    return parsed
-
-
-def _from_protobuf(body: bytes) -> dict[str, Any]:
-    from google.protobuf.json_format import MessageToDict
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    message = ExportTraceServiceRequest()
-    try:
-        message.ParseFromString(body)
-    except DecodeError as error:
-        raise errors.malformed(f"The body is no ExportTraceServiceRequest: {error}.") from error
-    return MessageToDict(message)
-
-
-def _answer(refused: Refused, kind: str) -> bytes:
-    """ExportTraceServiceResponse."""
-    if kind == _JSON:
-        partial = {"rejectedSpans": str(refused.count), "errorMessage": refused.reason}
-        return orjson.dumps({"partialSuccess": partial} if refused.count else {})
-    if not refused.count:
-        return b""
-    message = _field(2, refused.reason.encode())
-    return _field(1, b"\x08" + _varint(refused.count) + message)
-
-
-def _status(error: ApiError, kind: str) -> bytes:
-    """google.rpc.Status."""
-    code = _GRPC_CODES.get(error.status, 13)
-    if kind == _JSON:
-        return orjson.dumps({"code": code, "message": str(error)})
-    return b"\x08" + _varint(code) + _field(2, str(error).encode())
-
-
-def _field(number: int, data: bytes) -> bytes:
-    """A length-delimited protobuf field."""
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def _type(kind: str) -> tuple[bytes, bytes]:
-    return b"content-type", kind.encode()

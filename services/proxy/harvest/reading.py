@@ -98,8 +98,10 @@ def last(events: Sequence[EventDraft], *kinds: str) -> EventDraft | None:
 
 
 def leaves(value: Any) -> Iterable[Any]:
-    """The strings and numbers in a JSON value."""
+    """The strings and numbers in a JSON value; what stands in for sealed or removed content is none of them."""
     if isinstance(value, dict):
+        if "sealed" in value or ("redacted" in value and "labels" in value):
+            return
         for item in value.values():
             yield from leaves(item)
     elif isinstance(value, list | tuple):
