@@ -7,12 +7,13 @@ database, and the one secret a deployment needs comes from the environment.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 
@@ -146,6 +147,62 @@ class Delivery(_Section):
     watch_sessions: int = Field(12, description="judged sessions watched after a promotion")
 
 
+class WebhookRule(_Section):
+    """What one sort of message means. Pointers are RFC 6901's, into the payload."""
+
+    when: dict[str, str | int | float | bool | list[str | int | float | bool]] = Field(
+        {}, description='pointer to value: all must hold; a list stands for any of its values, "*" for any value'
+    )
+    name: str = Field(description="the signal")
+    value: float | bool | None = Field(None, description="its value")
+    value_at: str | None = Field(None, description="or the pointer to it")
+    label: str | None = Field(None, description="its value in a word")
+    scale: tuple[float, float] = Field((-1, 1), description="worst and best value")
+    source: Literal["environment", "code", "human", "end_user", "implicit"] = Field(
+        "implicit", description="who says so"
+    )
+    confidence: float = Field(0.8, ge=0, le=1, description="how sure the signal is")
+    target: Literal["event", "trajectory", "session"] = Field("session", description="what it is about")
+    target_at: str = Field(description="pointer to the target's id")
+    target_pattern: str | None = Field(None, description="regular expression whose first group is the id in that text")
+    time_at: str | None = Field(None, description="pointer to when it happened")
+
+    @model_validator(mode="after")
+    def _check(self) -> WebhookRule:
+        if (self.value is None) == (self.value_at is None):
+            raise ValueError("give one of value and value_at")
+        pointers = [*self.when, self.target_at, *(p for p in (self.value_at, self.time_at) if p is not None)]
+        if wrong := [pointer for pointer in pointers if not pointer.startswith("/")]:
+            raise ValueError(f"a JSON pointer begins with /: {wrong[0]!r}")
+        if self.target_pattern is not None and re.compile(self.target_pattern).groups < 1:
+            raise ValueError("target_pattern needs a group")
+        return self
+
+
+class WebhookSource(_Section):
+    """A system that posts to `/v1/feedback/webhooks/<name>`."""
+
+    scheme: Literal["github", "stripe", "zendesk", "hmac"] = Field("hmac", description="how it signs")
+    header: str = Field("x-signature-256", description="the signature's header, for scheme hmac")
+    secret_env: list[str] = Field(min_length=1, description="variables that hold its secret, and the former one")
+    tenant: str = Field(description="whose trajectories it speaks of")
+    agent: str = Field(description="and whose work")
+    tolerance_s: float = Field(300, description="how old a timed signature may be")
+    delivery: str | None = Field(None, description="pointer to the message's own id; else its body is its identity")
+    rules: list[WebhookRule] = Field(description="what its messages mean")
+
+
+class A2aAgent(_Section):
+    """Another agent behind `/a2a/<name>`."""
+
+    url: str = Field(description="its A2A endpoint (JSON-RPC over HTTP)")
+    headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+
+
+class Harvest(_Section):
+    enabled: bool = Field(True, description="look for candidate signals in what users and tools said")
+
+
 class Settings(_Section):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
@@ -158,8 +215,11 @@ class Settings(_Section):
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
     delivery: Delivery = Delivery()
+    harvest: Harvest = Harvest()
     upstreams: dict[str, UpstreamSettings] = {}
     mcp: dict[str, McpServer] = {}
+    a2a: dict[str, A2aAgent] = {}
+    webhooks: dict[str, WebhookSource] = {}
 
     @property
     def var(self) -> Path:

@@ -33,6 +33,22 @@ _PEERS = """\
 # url = "https://crm.example.com/mcp"
 # headers = { authorization = "CRM_AUTHORIZATION" }
 # effects = { refund = "irreversible" }
+
+# Other agents behind /a2a/<name>.
+# [a2a.billing]
+# url = "https://billing.example.com/a2a"
+
+# Systems that post to /v1/feedback/webhooks/<name>, and what their messages mean (docs/feedback.md).
+# [webhooks.helpdesk]
+# scheme = "zendesk"
+# secret_env = ["HELPDESK_WEBHOOK_SECRET"]
+# tenant = "northwind"
+# agent = "support"
+# [[webhooks.helpdesk.rules]]
+# when = { "/event/previous" = "solved", "/event/current" = "open" }
+# name = "ticket_reopened"
+# value = -1
+# target_at = "/detail/external_id"
 """
 
 

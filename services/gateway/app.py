@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from evoplane.settings import Settings
+from services.gateway.a2a import a2a
 from services.gateway.asgi import (
     ClientGone,
     Message,
@@ -26,6 +27,9 @@ from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
 from services.gateway.inference import infer
 from services.gateway.mcp import mcp
+from services.gateway.rl import export_trajectories, rl
+from services.gateway.traces import traces
+from services.gateway.webhooks import webhook
 from services.gateway.websocket import serve_websocket
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
 
@@ -177,12 +181,17 @@ _ROUTES: dict[str, tuple[str, Handler]] = {
     "/feedback": ("POST", feedback),
     "/messages/count_tokens": ("POST", count_tokens),
     "/events": ("POST", events),
+    "/traces": ("POST", traces),
+    "/export_trajectories": ("POST", export_trajectories),
     "/models": ("GET", _models),
 }
 """Paths with and without `/v1` before them."""
 
 _BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
     "/mcp/": mcp,
+    "/a2a/": a2a,
+    "/feedback/webhooks/": webhook,
+    "/rl/": rl,
 }
 """What is below a path; the handler gets the rest of it, and looks at the method itself."""
 

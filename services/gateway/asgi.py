@@ -42,6 +42,17 @@ class Request:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1").strip()
 
+    def secret(self) -> str:
+        """The key that the request brings; empty when it brings none."""
+        kind, _, value = (self.header(b"authorization") or "").partition(" ")
+        return value.strip() if kind.lower() == "bearer" else self.header(b"x-api-key") or ""
+
+    def bind(self, session_id: str) -> None:
+        """The session is this one, whatever else the request says about it."""
+        name = b"x-evoplane-session-id"
+        self.raw_headers = [*(pair for pair in self.raw_headers if pair[0] != name), (name, session_id.encode())]
+        self.headers = dict(self.raw_headers)
+
     async def body(self, limit: int) -> bytes:
         """The whole body; raises a 413 `ApiError` as soon as it is known to be too large."""
         declared = self.headers.get(b"content-length", b"")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from atdp.records import AnnotationDraft, EventDraft
+from atdp.records import AnnotationDraft, Context, EventDraft
 from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.core import Gateway
@@ -22,10 +23,10 @@ from services.gateway.errors import ApiError
 from services.proxy import reports
 from services.proxy.calls import find_pending
 from services.proxy.contexts import bare_context
-from services.proxy.drafts import InvalidDraft, StoreDraft
+from services.proxy.drafts import Content, InvalidDraft, StoreDraft
 from services.proxy.engines.base import StorageFailed
 from services.proxy.reports import Reported, report_id
-from services.proxy.sessions import Session
+from services.proxy.sessions import PendingCall, Session
 from services.proxy.store import StoreUnavailable, open_reader
 from services.proxy.tools import tool_context
 
@@ -90,70 +91,130 @@ def waiting_session(gateway: Gateway, key: Key, reported: Reported) -> Session |
     return None
 
 
-async def store_reports(gateway: Gateway, session: Session, items: Sequence[Reported]) -> list[Told]:
+@dataclass(frozen=True)
+class Again:
+    """A report about a step that is an event already: what only the report knows goes beside that event."""
+
+    reported: Reported
+    event_id: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An event that is complete but for its place: `fields` are an `EventDraft`'s without trajectory and context."""
+
+    fields: dict[str, Any]
+    context: Context
+
+
+Item = Reported | Again | Ready
+
+
+async def store_reports(gateway: Gateway, session: Session, items: Sequence[Item]) -> list[Told]:
     """Make reports about one session durable; gives one answer a report.
 
     Raises a 400 `ApiError` for a report that lacks what its kind needs and 503 when nothing was stored.
     """
     drafts: list[StoreDraft] = [] if session.opened else [session.header]
     contexts = [_context(gateway, session, item, drafts) for item in items]
-    events: list[EventDraft | AnnotationDraft] = []
     calls = dict(session.calls)
-    taken: list[str | None] = []
-    for item, context_id in zip(items, contexts, strict=True):
-        call_id = find_pending(calls, item.call_id, item.name, item.arguments, item.server)
-        try:
-            if call_id is None and item.call_id is not None and item.call_id in session.results:
-                events.append(reports.description(session, item, session.results[item.call_id]))
-            else:
-                joined = None if call_id is None else ("call_id" if item.call_id else "arguments")
-                item = item if call_id is None else msgspec.structs.replace(item, call_id=call_id)
-                events.append(reports.event(session, item, context_id, calls.get(call_id or ""), joined))
-        except ValueError as error:
-            raise errors.malformed(str(error)) from error
-        if call_id is not None and not item.unfinished:
-            calls.pop(call_id)
-        taken.append(call_id or item.call_id)
     try:
-        stored = await gateway.append(session.key.tenant, [*drafts, *events])
+        placing = [_place(session, item, ctx, calls) for item, ctx in zip(items, contexts, strict=True)]
+    except (ValueError, msgspec.ValidationError) as error:
+        raise errors.malformed(str(error)) from error
+    taken = {id: call for id, call in session.calls.items() if id not in calls}
+    _take(session, taken)
+    try:
+        stored = await gateway.append(session.key.tenant, [*drafts, *(each.draft for each in placing)])
     except InvalidDraft as error:
         gateway.forget_log(session)
         raise errors.not_recording() from error
     except StoreUnavailable as error:
+        _give_back(session, taken)
         raise errors.not_recording() from error
     for context_id in contexts:
         gateway.contexts.mark_stored(session.key.tenant, context_id)
-    placed = [item.trajectory_id or session.trajectory_id for item in stored[len(drafts) :]]
-    answers = [_told(draft, trajectory) for draft, trajectory in zip(events, placed, strict=True)]
-    for item, draft, call_id, answer in zip(items, events, taken, answers, strict=True):
-        if answer["trajectory_id"] == session.trajectory_id:
-            _stored(session, item, draft, call_id)
-        if item.id:
-            session.told[report_id(session.key, item)] = answer
+    answers = []
+    for each, result in zip(placing, stored[len(drafts) :], strict=True):
+        answers.append(_told(each.draft, result.trajectory_id or session.trajectory_id))
+        if answers[-1]["trajectory_id"] == session.trajectory_id:
+            _stored(session, each)
+        if each.reported is not None and each.reported.id:
+            session.told[report_id(session.key, each.reported)] = answers[-1]
+    events = [each.draft for each in placing if isinstance(each.draft, EventDraft)]
+    gateway.recent.note(session.key, session.session_id, events)
+    gateway.harvester.offer(session.key.tenant, events)
+    if session.closed:
+        gateway.harvester.closed(session.key.tenant, [session.trajectory_id], "outcome")
     return answers
 
 
-def _context(gateway: Gateway, session: Session, item: Reported, drafts: list[StoreDraft]) -> str:
+@dataclass(frozen=True)
+class _Placed:
+    """A report and what is stored for it."""
+
+    draft: EventDraft | AnnotationDraft
+    reported: Reported | None = None
+    call_id: str | None = None
+    """The model's call that it carried out, finally."""
+
+
+def _place(session: Session, item: Item, context_id: str, calls: dict[str, PendingCall]) -> _Placed:
+    """The draft of a report; a call that it carried out is taken from `calls`."""
+    if isinstance(item, Ready):
+        fields = {"atdp": "1.0", "trajectory_id": session.trajectory_id, "ctx": context_id, **item.fields}
+        return _Placed(msgspec.convert(fields, EventDraft))
+    if isinstance(item, Again):
+        return _Placed(reports.description(session, item.reported, item.event_id), item.reported)
+    call_id = find_pending(calls, item.call_id, item.name, item.arguments, item.server)
+    if call_id is None:
+        if item.call_id is not None and item.call_id in session.results:
+            return _Placed(reports.description(session, item, session.results[item.call_id]), item)
+        return _Placed(reports.event(session, item, context_id, None, None), item, item.call_id)
+    joined_by = "call_id" if item.call_id else "arguments"
+    joined = msgspec.structs.replace(item, call_id=call_id)
+    draft = reports.event(session, joined, context_id, calls[call_id], joined_by)
+    if not item.unfinished:
+        del calls[call_id]
+    return _Placed(draft, item, None if item.unfinished else call_id)
+
+
+def _take(session: Session, calls: dict[str, PendingCall]) -> None:
+    """These calls are being recorded: an equal one at the same time is another, and their results are no events."""
+    for id in calls:
+        del session.calls[id]
+        session.reported.add(id)
+
+
+def _give_back(session: Session, calls: dict[str, PendingCall]) -> None:
+    """They could not be recorded: they wait as before."""
+    session.reported.difference_update(calls)
+    session.calls = {**calls, **session.calls}
+
+
+def _context(gateway: Gateway, session: Session, item: Item, drafts: list[StoreDraft]) -> str:
     """The id of the context a step was taken under; what the log lacks of it is added to the drafts."""
-    if item.tool is not None:
+    contents: list[Content] = []
+    if isinstance(item, Ready):
+        context = item.context
+    elif isinstance(item, Reported) and item.tool is not None:
         context, content = tool_context(session.key.agent, item.tool, item.server)
-        drafts.extend(gateway.contexts.unstored(session.key.tenant, context, [content]))
-        return context.id
-    if session.last_context is not None:
+        contents = [content]
+    elif session.last_context is not None:
         return session.last_context
-    context = bare_context(session.key.agent)
-    drafts.extend(gateway.contexts.unstored(session.key.tenant, context, []))
+    else:
+        context = bare_context(session.key.agent)
+    drafts.extend(gateway.contexts.unstored(session.key.tenant, context, contents))
     return context.id
 
 
-def _stored(session: Session, item: Reported, draft: EventDraft | AnnotationDraft, call_id: str | None) -> None:
+def _stored(session: Session, placed: _Placed) -> None:
     """The report is durable: let the session go on from it."""
     session.opened = True
-    if call_id is not None and isinstance(draft, EventDraft) and not item.unfinished:
-        session.calls.pop(call_id, None)
-        session.reported.add(call_id)
-        session.results[call_id] = draft.id
-    if item.kind == "outcome":
+    if placed.call_id is not None and isinstance(placed.draft, EventDraft):
+        session.reported.add(placed.call_id)
+        session.results[placed.call_id] = placed.draft.id
+    if isinstance(placed.draft, EventDraft) and placed.draft.kind == "outcome":
         session.closed = True
 
 

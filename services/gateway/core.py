@@ -17,9 +17,11 @@ from registry import tenant_policy
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
 from services.gateway.errors import forbidden, not_recording, over_budget, unauthorized
+from services.gateway.harvester import Harvester
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.peers import Peers
+from services.gateway.rl_keys import RlKeys
 from services.gateway.upstream import Upstreams
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
@@ -29,10 +31,12 @@ from services.proxy.ending import Ending
 from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
 from services.proxy.mcp_memory import McpMemory
+from services.proxy.recent import RecentSteps
 from services.proxy.restore import restore
 from services.proxy.retention import retain
 from services.proxy.sessions import Session, Sessions
 from services.proxy.store import StoreUnavailable, open_reader, open_store
+from services.proxy.trace_memory import TraceMemory
 from services.router.assignment import Router
 from services.router.shadow import ShadowMirror
 from services.router.watcher import ControlWatcher
@@ -63,8 +67,12 @@ class Gateway:
         self.contexts = ContextBook()
         self.store = open_store(settings)
         self.upstreams = Upstreams(settings)
+        self.harvester = Harvester(self.append, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
+        self.rl = RlKeys(settings.control_db)
+        self.recent = RecentSteps()
+        self.traces = TraceMemory()
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
@@ -73,11 +81,13 @@ class Gateway:
 
     async def start(self) -> None:
         await self.control.start()
+        await asyncio.to_thread(self.rl.start)
         await self.store.start()
         await self.upstreams.start()
         await self._restore()
         self.budgets.restore(self._counted)
         self.shadow.start()
+        self.harvester.start()
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
@@ -89,6 +99,7 @@ class Gateway:
         self.budgets.save(self._counted)
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
+        await self.harvester.close()
         await self.upstreams.close()
         await self.peers.close()
         await self.store.close()
@@ -96,11 +107,12 @@ class Gateway:
         await self.control.close()
 
     def authenticate(self, request: Request, scope: str) -> Key:
-        """The key of a request; raises 401 or 403."""
-        secret = request.header(b"authorization") or ""
-        kind, _, value = secret.partition(" ")
-        secret = value.strip() if kind.lower() == "bearer" else request.header(b"x-api-key") or ""
+        """The key of a request; raises 401 or 403. A session's own key decides which session is meant."""
+        secret = request.secret()
         key = self.control.picture.keys.get(key_digest(secret)) if secret else None
+        if key is None and (speaker := self.rl.speaker(secret, self.control.picture.keys)) is not None:
+            key, session_id = speaker
+            request.bind(session_id)
         if key is None:
             raise unauthorized()
         if scope not in key.scopes:
@@ -194,6 +206,9 @@ class Gateway:
             self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
         exchange.stored(ending, self.sessions, self.contexts)
+        session, events = exchange.session, [*exchange.inputs, exchange.call]
+        self.recent.note(session.key, session.session_id, events)
+        self.harvester.offer(session.key.tenant, events)
 
     async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         try:
@@ -223,6 +238,7 @@ class Gateway:
             closed = await self.store.close_idle(tenants, clock.from_epoch(time.time() - idle_s))
             for tenant, ids in closed.items():
                 self.sessions.close(tenant, ids)
+                self.harvester.closed(tenant, ids, "idle")
 
     async def _retain(self) -> None:
         """Once an hour: erase what is past its tenant's retention."""

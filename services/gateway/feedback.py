@@ -77,6 +77,7 @@ async def feedback(gateway: Gateway, request: Request, send: Send) -> None:
         if item.trajectory_id and signal.annotation.name == ENDING_ANNOTATION
     ]
     gateway.sessions.close(key.tenant, ended)
+    gateway.harvester.closed(key.tenant, ended, "outcome")
     answer = {"ids": [item.id for item in stored], "bound": [item.bound for item in stored]}
     await respond_json(send, 202, answer)
 

@@ -23,7 +23,7 @@ from services.gateway.boundary import session_of, store_reports, waiting_session
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.gateway.jsonrpc import End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
-from services.gateway.peers import address, peer_key, request_headers
+from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.mcp_calls import (
     Call,
     MessageId,
@@ -56,7 +56,8 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
     """Relay one request to the server that the path names."""
     id: Any = None
     try:
-        key, own = peer_key(gateway.control.picture.keys, request, "infer")
+        apart = own_key(gateway.control.picture.keys, request, "infer")
+        key = apart or gateway.authenticate(request, "infer")
         name, _, below = rest.partition("/")
         settings = gateway.settings.mcp.get(name)
         if settings is None:
@@ -67,7 +68,7 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         body = await request.body(gateway.settings.gateway.max_body_bytes)
         call = _Exchange(gateway, request, key, name, settings)
         id = await call.begin(messages_of(body))
-        headers = request_headers(request, settings.headers, own)
+        headers = request_headers(request, settings.headers, apart is not None)
     except SessionNotFound:
         await respond_jsonrpc_error(send, ApiError(404, "Session not found.", code="session_not_found"), id)
         return
@@ -220,14 +221,6 @@ class _Exchange:
         result = answer.get("result")
         if reported.unfinished and isinstance(result, dict) and isinstance(state := result.get("requestState"), str):
             self._memory.asks(state, session.session_id, told["id"])
-
-
-def session_named(request: Request) -> str | None:
-    """The session that a request to a peer names, by header or by the tag in its path."""
-    named = request.header(b"x-evoplane-session-id") or request.tag
-    if named is not None and len(named) > MAX_ID_LENGTH:
-        raise ApiError(400, f"A session's id has {MAX_ID_LENGTH} characters at most.")
-    return named or None
 
 
 async def _logged(work: Any) -> None:

@@ -17,6 +17,7 @@ from yarl import URL
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
 from services.gateway.errors import ApiError, forbidden, unauthorized
+from services.proxy.sessions import MAX_ID_LENGTH
 
 _KEEP_ALIVE_S = 2.0
 """Shorter than common servers' 5 s, so that a connection isn't reused in the moment the server closes it."""
@@ -88,17 +89,17 @@ class Peers:
         return self._session
 
 
-def peer_key(keys: Mapping[str, Key], request: Request, scope: str) -> tuple[Key, bool]:
-    """The key of a request to a peer, and whether `authorization` is the peer's; raises 401 or 403."""
-    own = request.header(b"x-evoplane-key")
-    kind, _, value = (request.header(b"authorization") or "").partition(" ")
-    secret = own or (value.strip() if kind.lower() == "bearer" else "") or request.header(b"x-api-key") or ""
-    key = keys.get(key_digest(secret)) if secret else None
+def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None:
+    """The gateway's key where it is not in `authorization`, which is the peer's then; raises 401 or 403."""
+    secret = request.header(b"x-evoplane-key")
+    if secret is None:
+        return None
+    key = keys.get(key_digest(secret))
     if key is None:
         raise unauthorized()
     if scope not in key.scopes:
         raise forbidden(scope)
-    return key, own is not None
+    return key
 
 
 def address(url: str, rest: str, query: bytes) -> URL:
@@ -136,3 +137,11 @@ def reply_headers(response: aiohttp.ClientResponse) -> Headers:
         for name, value in response.raw_headers
         if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-")
     ]
+
+
+def session_named(request: Request) -> str | None:
+    """The session that a request to a peer names, by header or by the tag in its path."""
+    named = request.header(b"x-evoplane-session-id") or (f"tag:{request.tag}" if request.tag else None)
+    if named is not None and len(named) > MAX_ID_LENGTH:
+        raise ApiError(400, f"A session's id has {MAX_ID_LENGTH} characters at most.")
+    return named or None

@@ -214,6 +214,8 @@ class EventStore:
         done: ThreadFuture[T] = ThreadFuture()
 
         def run() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 result = work()
             except Exception as error:

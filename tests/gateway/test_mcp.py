@@ -16,7 +16,7 @@ from evoplane.settings import Settings
 from registry import tenants
 from services.proxy.store import StoreReader
 from tests.gateway.captures import captures
-from tests.gateway.conftest import Running, prepared, serve, user
+from tests.gateway.conftest import MODEL, Running, prepared, serve, user
 from tests.gateway.upstream import ScriptedUpstream, call
 
 CAPTURES = captures("mcp")
@@ -292,13 +292,24 @@ async def test_the_result_that_comes_back_in_the_next_request_is_not_a_second_ev
     ]  # fmt: skip
 
 
+async def test_equal_calls_at_the_same_time_are_each_of_the_models_calls_once(gateway: Running) -> None:
+    gateway.upstream.scripts.append(call(*((f"c{number}", "find", "{}") for number in range(4))))
+    await gateway.chat([user("hi")], headers={"x-evoplane-session-id": "s1"})
+    await asyncio.gather(*(post(gateway, tool_call("find", number)) for number in range(4)))
+    found = [event for event in events(gateway) if event["kind"] == "tool_call"]
+    assert sorted(event["a"]["call_id"] for event in found) == ["c0", "c1", "c2", "c3"]
+    assert len({event["trajectory_id"] for event in found}) == 1
+
+
 @pytest.mark.parametrize("mark", ["header", "path"])
 async def test_a_call_that_names_its_session_goes_there(gateway: Running, mark: str) -> None:
-    await gateway.chat([user("hi")], headers={"x-evoplane-session-id": "s1"})
-    if mark == "header":
-        await post(gateway, tool_call("find"), **{"x-evoplane-session-id": "s1"})
-    else:
-        await post(gateway, tool_call("find"), path="/s/s1/mcp/crm")
+    tagged = "/s/s1" if mark == "path" else ""
+    headers = {} if tagged else {"x-evoplane-session-id": "s1"}
+    chat = {"model": MODEL, "messages": [user("hi")]}
+    url = f"{gateway.url}{tagged}/v1/chat/completions"
+    async with gateway.http.post(url, json=chat, headers={**gateway.headers(), **headers}) as response:
+        await response.read()
+    await post(gateway, tool_call("find"), path=f"{tagged}/mcp/crm", **headers)
     trajectories = {event["trajectory_id"] for event in events(gateway)}
     assert len(trajectories) == 1
 

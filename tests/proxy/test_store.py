@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,16 @@ async def test_looking_for_idle_trajectories_does_not_read_those_that_have_ended
 async def test_contents_can_be_kept_by_themselves(log: EventStore, reader: StoreReader) -> None:
     (stored,) = await log.append("a", [Content("application/json", b"{}")])
     assert reader.part("a", stored.id) == b"{}"
+
+
+async def test_work_that_nobody_waits_for_any_more_does_not_end_the_writer(
+    log: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    tenants = log._reader.tenants
+    monkeypatch.setattr(log._reader, "tenants", lambda: time.sleep(0.2) or tenants())
+    for _ in range(2):  # one that is under way when it is given up, and one that has not begun
+        closing = asyncio.create_task(log.close_idle(["a"], "2000-01-01T00:00:00Z"))
+        await asyncio.sleep(0.01)
+        closing.cancel()
+    assert len(await log.append("a", [event("e1")])) == 1

@@ -1,0 +1,130 @@
+"""Harvesting beside the traffic: one task, a bounded queue, nothing a request waits for.
+
+Each trajectory's last events are kept, so that a reply can be read together with the answer it is
+about. What the queue had no room for is found at the close, when the whole trajectory is read from the
+store: candidates have ids of their own, and finding one twice is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from atdp.records import AnnotationDraft, EventDraft
+from services.proxy.drafts import InvalidDraft, Stored
+from services.proxy.harvest import at_close, event_of, harvest
+from services.proxy.store import StoreReader, StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+_QUEUE = 2000
+"""Exchanges and closings waiting; beyond it they are left to the close, or counted as missed."""
+_WINDOW = 40
+"""Events of a trajectory kept in memory."""
+_TRAJECTORIES = 2000
+"""Kept in memory at most."""
+_LONGEST = 2000
+"""Records of a trajectory that is read again at its close."""
+
+_Job = tuple[str, Sequence[EventDraft]] | tuple[str, str, str]
+"""(tenant, new events) or (tenant, closed trajectory, reason)."""
+
+
+Append = Callable[[str, Sequence[AnnotationDraft]], Awaitable[list[Stored]]]
+"""Makes drafts of a tenant durable."""
+
+
+class Harvester:
+    """Owns its task from `start` to `close`."""
+
+    def __init__(self, append: Append, reader: Callable[[], StoreReader], *, enabled: bool = True) -> None:
+        self._append = append
+        self._reader = reader
+        self._enabled = enabled
+        self._queue: asyncio.Queue[_Job | None] = asyncio.Queue(_QUEUE)
+        self._recent: OrderedDict[str, deque[EventDraft]] = OrderedDict()
+        self._task: asyncio.Task[None] | None = None
+        self.found = 0
+        self.missed = 0
+        """Closings that found no room in the queue."""
+
+    def start(self) -> None:
+        if self._enabled:
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Finish what is queued."""
+        if self._task is not None:
+            await self._queue.put(None)
+            await self._task
+            self._task = None
+
+    def offer(self, tenant: str, events: Sequence[EventDraft]) -> None:
+        """These events of one trajectory are stored. Never waits; without room they are left to the close."""
+        if self._task is not None and events:
+            with contextlib.suppress(asyncio.QueueFull):
+                self._queue.put_nowait((tenant, events))
+
+    def closed(self, tenant: str, trajectories: Iterable[str], reason: str) -> None:
+        """These trajectories have ended (`outcome`, `ended`, `idle`)."""
+        for id in trajectories if self._task is not None else ():
+            try:
+                self._queue.put_nowait((tenant, id, reason))
+            except asyncio.QueueFull:
+                self.missed += 1
+
+    async def _run(self) -> None:
+        while (job := await self._queue.get()) is not None:
+            try:
+                await self._do(job)
+            except Exception:
+                # a fault in reading what people said must not end the reading
+                _log.exception("harvesting failed")
+
+    async def _do(self, job: _Job) -> None:
+        if len(job) == 2:
+            tenant, events = job
+            recent = self._window(events[0].trajectory_id)
+            found = await asyncio.to_thread(harvest, list(recent), events)
+            recent.extend(events)
+        else:
+            tenant, id, reason = job
+            self._recent.pop(id, None)
+            found = await asyncio.to_thread(self._read_again, tenant, id, reason)
+        if found:
+            await self._keep(tenant, found)
+
+    async def _keep(self, tenant: str, found: list[AnnotationDraft]) -> None:
+        try:
+            await self._append(tenant, found)
+            self.found += len(found)
+        except (StoreUnavailable, InvalidDraft) as error:
+            _log.warning("%d candidate signals are not stored: %s", len(found), error)
+
+    def _window(self, trajectory_id: str) -> deque[EventDraft]:
+        recent = self._recent.setdefault(trajectory_id, deque(maxlen=_WINDOW))
+        self._recent.move_to_end(trajectory_id)
+        while len(self._recent) > _TRAJECTORIES:
+            self._recent.popitem(last=False)
+        return recent
+
+    def _read_again(self, tenant: str, id: str, reason: str) -> list[AnnotationDraft]:
+        """Everything that the whole trajectory shows."""
+        reader = self._reader()
+        try:
+            records = reader.records(tenant, id)[:_LONGEST]
+            # requests stay in their short form: what they repeat is in the events before them
+            events = [event_of(reader.resolve(tenant, _short(r))) for r in records if r["record"] == "event"]
+        finally:
+            reader.close()
+        return [*harvest([], events), *at_close(events, reason)]
+
+
+def _short(record: dict[str, object]) -> dict[str, object]:
+    """The event without the request that a model call continues."""
+    observed = record.get("o")
+    prefixed = isinstance(observed, dict) and isinstance(observed.get("messages"), dict)
+    return {key: value for key, value in record.items() if not (prefixed and key == "o") and key != "tokens"}
