@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from services.proxy.dialects.messages import to_anthropic
 from services.proxy.dialects.responses import to_items
 from services.proxy.sse import EventSplitter
 from services.proxy.store import StoreReader
+from tests.captures import captures, needs_captures
 from tests.gateway.conftest import MODEL, Running, prepared, serve
-from tests.gateway.upstream import ScriptedUpstream, call, frame, reply, say, stream
+from tests.gateway.test_dialects import whole_form
+from tests.gateway.upstream import ScriptedUpstream, call, frame, recorded, reply, say, stream
 
 BOTH = ["openai.responses", "anthropic.messages"]
 CASES = [("/v1/messages", "messages"), ("/v1/responses", "input")]
@@ -88,6 +91,25 @@ async def test_streamed_or_whole_gives_the_same_event(translating: Running, path
         event = translating.resolved(response)
         events.append([event["a"], event["o"], event["y"], event["ext"]["translation"], event["ext"]["response"]])
     assert events[0] == events[1]
+
+
+@needs_captures
+@pytest.mark.parametrize(("path", "field"), CASES)
+async def test_what_a_real_chat_server_streamed_gives_the_same_event_streamed_and_whole(
+    translating: Running, path: str, field: str
+) -> None:
+    chance = random.Random(path)
+    answers = [c for c in captures() if c.dialect_path == "/chat/completions" and c.streamed and c.whole]
+    for capture in [c for c in answers if not c.scenario.startswith("fault")][::3]:
+        events = []
+        for script, streams in ((recorded(capture, chance), True), (reply(200, whole_form(capture)), False)):
+            translating.upstream.scripts.append(script)
+            fresh = {"x-evoplane-session-id": f"{capture.name}/{streams}"}
+            response = await translating.post(path, asked(path, stream=streams), headers=fresh)
+            event = translating.resolved(response)
+            events.append([event["a"], event["y"], event["m"].get("usage"), event["ext"]["response"]])
+            assert event["y"]["status"] == "ok", capture.name
+        assert events[0] == events[1], capture.name
 
 
 @pytest.mark.parametrize("streams", [True, False])
