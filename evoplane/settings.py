@@ -43,6 +43,10 @@ class Gateway(_Section):
     memory_bytes: int = Field(2000, description="size of the memory overlay, at most")
 
 
+Translated = Literal["openai.responses", "anthropic.messages"]
+"""Dialects that can be translated to openai.chat."""
+
+
 class UpstreamSettings(_Section):
     """A model provider behind the gateway."""
 
@@ -51,7 +55,14 @@ class UpstreamSettings(_Section):
         ["openai.chat", "openai.responses", "openai.completions"], description="what it speaks"
     )
     models: list[str] = Field(description="names it serves; * stands for anything")
+    translate: list[Translated] = Field([], description="dialects that are translated to openai.chat for it")
     key_env: str | None = Field(None, description="environment variable that holds its API key")
+
+    @model_validator(mode="after")
+    def _translates_to_what_it_speaks(self) -> UpstreamSettings:
+        if self.translate and "openai.chat" not in self.dialects:
+            raise ValueError("translate needs an upstream that speaks openai.chat (see dialects)")
+        return self
 
 
 class McpServer(_Section):
@@ -88,6 +99,9 @@ class Worker(_Section):
     max_num_seqs: int = Field(16, description="requests vLLM decodes together")
     max_loras: int = Field(4, description="policies served side by side besides the base model")
     threads: int = Field(2, description="compute threads of vLLM and of training")
+    translate: list[Translated] = Field(
+        [], description="dialects that reach vLLM as openai.chat, which alone gives token ids; the others as they are"
+    )
     probe_tolerance: float = Field(
         1e-3, description="largest accepted |served - trained| log-probability, nats, on the probe prompt"
     )

@@ -11,10 +11,12 @@ from atdp.records.governance import Gov
 from atdp.records.message import Message, MessagePrefix
 from atdp.records.tokens import Tokens
 
+Relation = Literal["input", "decided_by", "retry_of", "gated_by", "corrects", "branch_of"]
+
 
 class Cause(PartOfRecord, frozen=True):
     id: Id
-    rel: Literal["input", "decided_by", "retry_of", "gated_by", "corrects", "branch_of"]
+    rel: Relation
 
 
 class Actor(PartOfRecord, frozen=True):

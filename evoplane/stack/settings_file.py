@@ -28,6 +28,13 @@ _PEERS = """\
 # models = ["claude-*"]
 # key_env = "ANTHROPIC_API_KEY"
 
+# A provider that speaks chat alone, and the dialects whose clients may reach it by translation.
+# [upstreams.local]
+# url = "http://127.0.0.1:8000"
+# dialects = ["openai.chat"]
+# translate = ["openai.responses", "anthropic.messages"]
+# models = ["qwen-*"]
+
 # Tool servers behind /mcp/<name>, one section each; what a header holds comes from the environment.
 # [mcp.crm]
 # url = "https://crm.example.com/mcp"

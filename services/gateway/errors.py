@@ -113,7 +113,8 @@ def previous_unknown(id: str, code: str) -> ApiError:
 def not_spoken(dialect: str, upstream: str) -> ApiError:
     return ApiError(
         404,
-        f"The upstream {upstream!r} does not speak {dialect} (setting upstreams.{upstream}.dialects).",
+        f"The upstream {upstream!r} does not speak {dialect} (settings upstreams.{upstream}.dialects and"
+        f" upstreams.{upstream}.translate).",
         code="dialect_not_supported",
     )
 

@@ -18,13 +18,15 @@ import orjson
 from atdp.ids import new_id
 from registry.tenants import Key
 from services.gateway import errors
-from services.gateway.asgi import Request, Send, respond, respond_error
+from services.gateway.asgi import JSON, Request, Send, respond, respond_error
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.gateway.relay import StreamRelay
+from services.gateway.translation import translated
 from services.gateway.upstream import Upstream, forwarded, passed_on
 from services.proxy.capture import Exchange
 from services.proxy.clients import MAX_ID_LENGTH, Claim, Line, claim
+from services.proxy.completion import Completion
 from services.proxy.dialects import CHAT, Dialect
 from services.proxy.dialects.base import WrongRequest
 from services.proxy.ending import Ending
@@ -32,6 +34,7 @@ from services.proxy.lines import line_of
 from services.proxy.sessions import Session, Step
 from services.proxy.store import StoreUnavailable
 from services.proxy.tokens import TokenCapture
+from services.proxy.translate import Translator
 from services.router.assignment import Served, UnknownVersion
 from services.router.overlays import apply_overlays
 
@@ -47,7 +50,10 @@ class Prepared:
 
     exchange: Exchange
     upstream: Upstream
+    path: str
     tokens: TokenCapture | None
+    """What has to be taken out of the reply again."""
+    translator: Translator | None
     body: bytes
 
 
@@ -93,16 +99,24 @@ def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, pars
     served = _served(gateway, session, pinned)
     upstream, served_name = _upstream(gateway, key, dialect, model, served)
     overlaid, overlays = _overlaid(gateway, key, dialect, parsed, served)
+    translator = translated(upstream, dialect, parsed, overlaid)
+    spoken, asked = (dialect, parsed) if translator is None else (translator.target, translator.request)
     exchange.bind(session, served.version, served.role, overlays, upstream.name)
     exchange.model = None if upstream.own else model
     exchange.line = said.line or _line(exchange, session)
-    tokens = TokenCapture(parsed) if upstream.own and gateway.token_capture and dialect is CHAT else None
-    outgoing = overlaid if served_name == model else {**overlaid, "model": served_name}
+    tokens = TokenCapture(asked) if upstream.own and gateway.token_capture and spoken is CHAT else None
+    outgoing = overlaid if translator is None else asked
+    if served_name != model:
+        outgoing = {**outgoing, "model": served_name}
     if tokens is not None:
         outgoing = tokens.request(outgoing)
     exchange.held = gateway.reserve(key, parsed, len(raw))
     # what nothing was changed in travels as it came, byte for byte
-    return Prepared(exchange, upstream, tokens, raw if outgoing is parsed else orjson.dumps(outgoing))
+    body = raw if outgoing is parsed else orjson.dumps(outgoing)
+    if translator is not None:
+        exchange.translation = translator.record
+        tokens = None  # what was asked for does not get past the translation
+    return Prepared(exchange, upstream, spoken.path, tokens, translator, body)
 
 
 class Call:
@@ -117,18 +131,17 @@ class Call:
         self._upstream_s = 0.0
 
     async def run(self, headers: list[tuple[str, str]]) -> None:
-        upstream, exchange = self._prepared.upstream, self._exchange
+        upstream = self._prepared.upstream
         started = time.monotonic()
         try:
-            response = await self._unless_gone(upstream.post(exchange.dialect.path, self._prepared.body, headers))
+            response = await self._unless_gone(upstream.post(self._prepared.path, self._prepared.body, headers))
             if response is None:
                 return
             self._upstream_s = time.monotonic() - started
             async with response:
                 streaming = response.content_type == "text/event-stream" and response.status == 200
                 if streaming:
-                    relay = StreamRelay(self._gateway, self._request, self._send, exchange, self._prepared.tokens)
-                    await relay.run(response, self._headers())
+                    await self._relay().run(response, self._headers())
                 else:
                     await self._whole(response, started)
         except TimeoutError:
@@ -138,30 +151,48 @@ class Call:
         except aiohttp.ClientError as error:
             await self._failed("error", errors.upstream_broken(str(error) or type(error).__name__))
 
+    def _relay(self) -> StreamRelay:
+        prepared = self._prepared
+        return StreamRelay(
+            self._gateway, self._request, self._send, self._exchange, prepared.tokens, prepared.translator
+        )
+
     async def _whole(self, response: aiohttp.ClientResponse, started: float) -> None:
         """A reply that is one body."""
         raw = await self._unless_gone(response.read())
         if raw is None:
             return
         self._upstream_s = time.monotonic() - started
-        body = raw
         parsed = _json(raw)
-        completion = None if parsed is None or response.status >= 400 else self._exchange.dialect.whole(parsed)
-        if response.status >= 400:
-            ending = _refused(response.status, raw, parsed)
-        elif parsed is None or completion is None:
-            ending = _refused(response.status, raw, parsed, "invalid_response")
+        read = None if parsed is None or response.status >= 400 else self._read(raw, parsed)
+        status, headers, body = response.status, passed_on(response), raw
+        if read is None:
+            ending = _refused(status, raw, parsed, None if status >= 400 else "invalid_response")
+            if self._prepared.translator is not None:
+                status = status if status >= 400 else 502
+                body = self._prepared.translator.error(status, raw, parsed)
         else:
+            body, completion = read
             ending = Ending("ok" if completion.finished else "unknown", completion)
             if completion.error is not None:
                 ending.status, ending.error_type = "error", str(completion.error.get("code") or "upstream_error")
                 ending.error_message = str(completion.error.get("message") or "")
-            if self._prepared.tokens is not None:
-                body = self._prepared.tokens.body(parsed)
+        if self._prepared.translator is not None:
+            headers = [JSON, *(header for header in headers if header[0] != b"content-type")]
         if await self._recorded(ending):
-            await respond(self._send, response.status, body, [*passed_on(response), *self._headers()])
+            await respond(self._send, status, body, [*headers, *self._headers()])
             if ending.status == "ok":
                 self._gateway.shadow.offer(self._exchange)
+
+    def _read(self, raw: bytes, parsed: dict[str, Any]) -> tuple[bytes, Completion] | None:
+        """A whole answer as the client gets it, and what it says; None when it is none."""
+        prepared = self._prepared
+        if prepared.translator is not None:
+            return prepared.translator.whole(parsed)
+        completion = self._exchange.dialect.whole(parsed)
+        if completion is None:
+            return None
+        return (raw if prepared.tokens is None else prepared.tokens.body(parsed)), completion
 
     async def _failed(self, status: Any, error: ApiError) -> None:
         """No reply: record that, and say it."""

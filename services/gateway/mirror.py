@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from services.gateway.translation import translated
 from services.proxy.capture import Exchange
 from services.proxy.dialects import CHAT
 from services.proxy.ending import Ending
@@ -28,12 +29,19 @@ async def ask_shadow(gateway: Gateway, exchange: Exchange) -> None:
         max_bytes=limits.memory_bytes,
         dialect=dialect,
     )
-    forwarded = {**overlaid, "model": manifest.policy.served_name}
-    if gateway.token_capture and dialect is CHAT:
-        forwarded = TokenCapture(exchange.request).request(forwarded)
-    async with await gateway.upstreams.worker.post(dialect.path, orjson.dumps(forwarded)) as response:
+    translator = translated(gateway.upstreams.worker, dialect, exchange.request, overlaid)
+    spoken, asked = (dialect, overlaid) if translator is None else (translator.target, translator.request)
+    exchange.translation = None if translator is None else translator.record
+    forwarded = {**asked, "model": manifest.policy.served_name}
+    if gateway.token_capture and spoken is CHAT:
+        forwarded = TokenCapture(asked).request(forwarded)
+    async with await gateway.upstreams.worker.post(spoken.path, orjson.dumps(forwarded)) as response:
         raw = await response.read()
-        completion = dialect.whole(orjson.loads(raw)) if response.status == 200 else None
+        completion = None
+        if response.status == 200 and translator is not None:
+            _, completion = translator.whole(orjson.loads(raw)) or (None, None)
+        elif response.status == 200:
+            completion = dialect.whole(orjson.loads(raw))
         if completion is not None:
             ending = Ending("ok" if completion.finished else "unknown", completion)
         else:

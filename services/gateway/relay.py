@@ -24,22 +24,30 @@ from services.proxy.ending import Ending
 from services.proxy.sse import EventSplitter, ServerSentEvent
 from services.proxy.store import StoreUnavailable
 from services.proxy.tokens import TokenCapture
+from services.proxy.translate import Translator
 
 if TYPE_CHECKING:
     from services.gateway.core import Gateway
 
 
 class StreamRelay:
-    """One streamed answer. `tokens` is None when the upstream's events reach the client as they are."""
+    """One streamed answer. Without `tokens` and `translator` the upstream's events reach the client as they are."""
 
     def __init__(
-        self, gateway: Gateway, request: Request, send: Send, exchange: Exchange, tokens: TokenCapture | None
+        self,
+        gateway: Gateway,
+        request: Request,
+        send: Send,
+        exchange: Exchange,
+        tokens: TokenCapture | None = None,
+        translator: Translator | None = None,
     ) -> None:
         self._gateway = gateway
         self._request = request
         self._send = send
         self._exchange = exchange
         self._tokens = tokens
+        self._translator = translator
         self._assembler = exchange.dialect.assembler()
         self._held = b""
         self._ttft_ms: float | None = None
@@ -61,6 +69,8 @@ class StreamRelay:
             broken = "it took too long"
         except aiohttp.ClientError as error:
             broken = str(error) or type(error).__name__
+        if self._translator is not None:
+            await self._tell(self._translator.close())
         await self._end(self._ending(gone.done(), broken))
 
     async def _pump(self, response: aiohttp.ClientResponse) -> None:
@@ -70,6 +80,11 @@ class StreamRelay:
         await self._pass_on(splitter.close())
 
     async def _pass_on(self, events: list[ServerSentEvent]) -> None:
+        if self._translator is not None:
+            events = [told for event in events for told in self._translator.event(event)]
+        await self._tell(events)
+
+    async def _tell(self, events: list[ServerSentEvent]) -> None:
         out = b""
         for event in events:
             if self._assembler.completion.done:
@@ -101,6 +116,8 @@ class StreamRelay:
 
     def _ending(self, client_gone: bool, broken: str | None) -> Ending:
         completion = self._assembler.completion
+        if self._translator is not None:
+            self._translator.complete(completion)
         ending = Ending("ok", completion, ttft_ms=self._ttft_ms)
         if completion.error is not None:
             ending.status = "error"

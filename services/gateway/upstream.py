@@ -43,6 +43,8 @@ class Upstream:
         self.own = own
         """Is it our worker, whose answers carry token ids when asked?"""
         self.dialects: frozenset[str] = frozenset(BY_NAME)
+        self.translated: frozenset[str] = frozenset()
+        """Dialects that are translated to chat on their way to it."""
         self.patterns: tuple[str, ...] = ()
         self._secret: str | None = None
         self._session = session
@@ -54,6 +56,7 @@ class Upstream:
         """A provider; raises `SettingsError` when its key is not in the environment."""
         upstream = cls(name, settings.url.rstrip("/").removesuffix("/v1"), timeout_s, session)
         upstream.dialects = frozenset(settings.dialects)
+        upstream.translated = frozenset(settings.translate)
         upstream.patterns = tuple(settings.models)
         if settings.key_env is not None:
             upstream._secret = os.environ.get(settings.key_env)
@@ -62,7 +65,8 @@ class Upstream:
         return upstream
 
     def speaks(self, dialect: Dialect) -> bool:
-        return dialect.name in self.dialects
+        """Does it speak the dialect, itself or by translation?"""
+        return dialect.name in self.dialects or dialect.name in self.translated
 
     def serves(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.patterns)
@@ -103,6 +107,7 @@ class Upstreams:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self.worker = Upstream("vllm", self._settings.vllm_url, gateway.upstream_timeout_s, self._session, own=True)
+        self.worker.translated = frozenset(self._settings.worker.translate)
         self.providers = [
             Upstream.configured(name, each, gateway.upstream_timeout_s, self._session)
             for name, each in self._settings.upstreams.items()

@@ -59,6 +59,8 @@ class Exchange:
     """The model asked for at an upstream that isn't our worker."""
     held: Reservation | None = None
     """What was set aside of its tenant's budget."""
+    translation: dict[str, Any] | None = None
+    """From which dialect to which the request was translated, and what was lost on the way."""
 
     def __init__(
         self, dialect: Dialect, request: dict[str, Any], hash_key: bytes = b"", goes_on_from: Step | None = None
@@ -285,6 +287,8 @@ class Exchange:
         }
         if self.overlays:
             ext["overlays"] = self.overlays
+        if self.translation is not None:
+            ext["translation"] = self.translation
         if completion.id or completion.model:
             ext["response"] = {"id": completion.id, "model": completion.model}
         if completion.usage is None:

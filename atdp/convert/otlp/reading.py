@@ -13,6 +13,7 @@ from atdp.convert.otlp import genai, openinference
 from atdp.convert.otlp.spans import Span, spans
 from atdp.convert.otlp.step import Step
 from atdp.ids import derived_id
+from atdp.records.event import Relation
 
 Convention = Callable[[Span], Step | None]
 
@@ -24,7 +25,7 @@ class SpanStep(NamedTuple):
     step: Step
     parent_id: str | None
     """The nearest span around it that is a step too."""
-    causes: list[tuple[str, str]]
+    causes: list[tuple[str, Relation]]
     """(span id, rel) of what it follows from."""
 
     @property

@@ -76,7 +76,11 @@ class AnthropicMessages(Dialect):
 
     def error_body(self, problem: Problem) -> dict[str, Any]:
         kind = _ERROR_TYPES.get(problem.status, "invalid_request_error" if problem.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": problem.message}}
+        error: dict[str, Any] = {"type": kind, "message": problem.message}
+        if problem.code is not None and problem.code.startswith("thread_"):
+            # by this the SDK knows that it may send the whole conversation instead
+            error["details"] = {"error_code": problem.code}
+        return {"type": "error", "error": error}
 
     def error_frame(self, problem: Problem) -> bytes:
         return b"event: error\ndata: " + orjson.dumps(self.error_body(problem)) + b"\n\n"
