@@ -163,7 +163,8 @@ class _Import:
         """What the log takes of a span; None when it has it already, or it is no step."""
         own = self._event(made, made.span.span_id)
         parent = self._event(made, made.parent_id or made.span.parent_id)
-        causes = [Cause(id=id, rel=rel) for span, rel in made.causes if (id := self._event(made, span)) is not None]
+        known_causes = [(self._event(made, span_id), rel) for span_id, rel in made.causes]
+        causes = msgspec.convert([{"id": id, "rel": rel} for id, rel in known_causes if id is not None], list[Cause])
         if made.step.kind == "llm_call":
             captured = own != spans.span_event_id(self._key, made.span.trace_id, made.span.span_id)
             inner = made.parent_id is not None and ids[made.parent_id].step.kind == "llm_call"

@@ -8,9 +8,6 @@ import time
 from typing import Any
 
 import pytest
-
-pytest.importorskip("atdp.convert.otlp")
-
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
