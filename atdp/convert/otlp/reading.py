@@ -64,7 +64,7 @@ def joined(found: Iterable[Span], convention: Convention) -> list[SpanStep]:
     ran: dict[str, str] = {}
     for span in sorted((by_id[id] for id in made), key=lambda s: (s.end_ns, s.start_ns)):
         step = made[span.span_id]
-        causes = [(ran.pop(call), "input") for call in step.answered() if call in ran]
+        causes: list[tuple[str, Relation]] = [(ran.pop(call), "input") for call in step.answered() if call in ran]
         call_id = step.a.get("call_id")
         if call_id in asked:
             causes.append((asked[call_id], "decided_by"))
