@@ -6,6 +6,7 @@ Records stay, with their hashes and their chain; what was sealed in them can't b
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +18,8 @@ from atdp.ids import derived_id
 from atdp.records import AnnotationDraft, Eligibility, Gov, Redaction, Retention, Source, Target
 from registry.tenant_policy import TenantPolicy
 
+_SHORTEST = timedelta(days=1)
+"""No policy keeps for less."""
 TOMBSTONE = "erased"
 WITHDRAWN = "consent_withdrawn"
 
@@ -52,10 +55,11 @@ async def retain(
     moment = at or datetime.now(UTC)
     erased: list[str] = []
     held: list[str] = []
-    for row in reader.trajectories(tenant):
-        if row.closed is None:
+    # other work goes on meanwhile: the chains of a tenant may be many
+    for row in await asyncio.to_thread(lambda: list(reader.trajectories(tenant))):
+        if row.closed is None or clock.parse(row.opened_at) + _SHORTEST > moment:
             continue
-        chain = reader.records(tenant, row.trajectory_id)
+        chain = await asyncio.to_thread(reader.records, tenant, row.trajectory_id)
         gov = _in_force(chain)
         if gov.erased or not _expired(gov, chain[0]["time"], policy, moment):
             continue

@@ -59,6 +59,9 @@ _PHONE_WORD = re.compile(
     r"\b(?:phone|mobile|cell|cellphone|whatsapp|sms|fax|telefon|handy|teléfono|téléphone|telephone|tel|callback|dial"
     r"|rufnummer|móvil|portable|(?:call|reach|text|ring) me|reached (?:at|on))\b"
 )
+_PHONE_STEMS = ("phon", "mobile", "cell", "whatsapp", "sms", "fax", "handy", "tel", "téléph", "callback", "dial",
+                "rufnummer", "móvil", "portable", "all me", "each me", "ext me", "ing me", "reached")  # fmt: skip
+"""Without one of these in it a text has no word for a telephone."""
 _PHONE_WINDOW = 40
 _REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
 """Countries whose national form is understood behind a word for a telephone."""
@@ -66,6 +69,7 @@ _REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
 
 def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
     """Telephone numbers: international or North American in form, or valid and behind a word for one."""
+    named = any(run.size >= 7 for run in runs) and any(stem in lower for stem in _PHONE_STEMS)
     for run in runs:
         if run.size < 7:
             continue
@@ -78,7 +82,7 @@ def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
             for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
                 for match in form.finditer(text, start, run.end):
                     yield Finding(*match.span(), "PHONE_NUMBER")
-        if _PHONE_WORD.search(lower, max(0, run.start - _PHONE_WINDOW), run.start):
+        if named and _PHONE_WORD.search(lower, max(0, run.start - _PHONE_WINDOW), run.start):
             yield from _dialled(text, lower, start, run.end)
 
 

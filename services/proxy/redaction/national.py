@@ -22,6 +22,9 @@ _FILE = Path(__file__).with_name("presidio.json")
 WINDOW = 56
 """Characters behind a word of context in which the number must begin; Presidio takes five words."""
 
+_LONGEST = 24
+"""Characters of the longest number."""
+
 _LEFT_OUT = frozenset(
     # with recognisers of our own
     {"CREDIT_CARD", "IBAN_CODE", "EMAIL_ADDRESS", "IP_ADDRESS", "MAC_ADDRESS"}
@@ -183,17 +186,27 @@ class ContextNumbers:
 
     def find(self, text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
         """Numbers behind a word that says what they are."""
-        asked: set[tuple[str, int]] = set()
-        for run in runs:
-            start = max(0, run.start - WINDOW)
-            before = lower[start : run.start]
+        for start, stop in _windows(runs):
+            before = lower[start:stop]
             for word in self._words.intersection(_LETTERS.findall(before)):
                 for phrase, recognisers in self._by_word[word]:
                     for end in _occurrences(before, phrase):
-                        if (phrase, start + end) not in asked:
-                            asked.add((phrase, start + end))
-                            for recogniser in recognisers:
-                                yield from recogniser.find(text, start + end, min(len(text), start + end + WINDOW + 24))
+                        place = start + end
+                        for recogniser in recognisers:
+                            yield from recogniser.find(text, place, min(len(text), place + WINDOW + _LONGEST))
+
+
+def _windows(runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
+    """Where a word may stand that speaks of one of the numbers: a window before each, joined where they meet."""
+    start = stop = -1
+    for run in runs:
+        if start < 0 or run.start - WINDOW > stop:
+            if stop >= 0:
+                yield start, stop
+            start = max(0, run.start - WINDOW)
+        stop = run.start
+    if stop >= 0:
+        yield start, stop
 
 
 def find_alone(text: str, runs: Sequence[Run]) -> Iterator[Finding]:

@@ -118,7 +118,9 @@ class Walk:
     def _name(self, name: Any) -> str:
         if type(name) is not str:
             raise TypeError("names of fields are text")
-        if _SIMPLE.fullmatch(name) or self.known is not None:
+        if self.known is not None:
+            return self._again(name)
+        if _SIMPLE.fullmatch(name):
             return name
         found = self._redactor.detector.find(name)
         return self._replaced(name, found) if found else name
@@ -279,6 +281,8 @@ class Walk:
         """The text without the values that were recognised elsewhere."""
         assert self.known is not None
         pattern, values = self.known
+        if pattern.search(text) is None:
+            return text
         return pattern.sub(lambda match: self._name_for(values[match[0]], match[0]), text)
 
     def _replaced(self, text: str, found: Sequence[Finding]) -> str:
