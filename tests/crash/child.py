@@ -25,6 +25,9 @@ from tests.proxy.drafting import CONTEXT, event, header, signal
 
 TENANTS = ("a", "b")
 
+_CAUGHT_UP_S = 120
+"""A log that is back has taken what waited within this long, or something is wrong."""
+
 
 class Plan(msgspec.Struct, frozen=True):
     root: str
@@ -104,7 +107,7 @@ async def write(plan: Plan) -> None:
     await asyncio.gather(*(task(number) for number in range(plan.tasks)))
     finished.set()
     await locker
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(_CAUGHT_UP_S):
         while opened.state != "ok":
             await asyncio.sleep(0.01)
     await opened.close()

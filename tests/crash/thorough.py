@@ -60,8 +60,8 @@ class Figure(msgspec.Struct):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60, help="kills at random moments, each database")
-    parser.add_argument("--hits", type=int, default=6, help="kills at each write point, each database")
+    parser.add_argument("--rounds", type=int, default=40, help="kills at random moments, each database")
+    parser.add_argument("--hits", type=int, default=4, help="kills at each write point, each database")
     parser.add_argument("--away", type=float, default=60.0, help="seconds that PostgreSQL is away")
     options = parser.parse_args()
     logging.disable(logging.ERROR)  # everything that could be said about failing is provoked here
@@ -180,7 +180,7 @@ def spool_and_memory(place: _Place) -> Figure:
 def away(place: _Place, server: PostgresServer, seconds: float) -> Figure:
     """The server dies, and comes back."""
     figure = Figure(f"the server is killed and away for {seconds:.0f} s", place.database)
-    with place.plan(jobs=int(seconds * 25) + 100, pause_s=0.02) as plan:
+    with place.plan(jobs=int(seconds * 40) + 100, pause_s=0.02) as plan:
         done: list[Run] = []
         thread = threading.Thread(target=lambda: done.append(run(plan)))
         thread.start()
