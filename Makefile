@@ -103,7 +103,7 @@ $(VENV_VLLM)/.complete: constraints/vllm-py311.txt | $(UV)
 	@echo "making .venv-$*"
 	@if [ -x $(UV) ]; then \
 	  $(UV) venv -q --allow-existing --python $(PYTHON) .venv-$* && \
-	  $(UV) pip install -q --python .venv-$*/bin/python --no-deps -r constraints/$*-py311.txt; \
+	  $(UV) pip install -q --python .venv-$*/bin/python --compile-bytecode --no-deps -r constraints/$*-py311.txt; \
 	else \
 	  $(PYTHON) -m venv .venv-$* && .venv-$*/bin/pip install -q --no-deps -r constraints/$*-py311.txt; \
 	fi

@@ -15,12 +15,13 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from evoplane.settings import Settings
-from registry import control, tenants
+from registry import control, tenant_policy, tenants
+from registry.tenant_policy import TenantPolicy
 from services.proxy.dialects import BY_NAME
 from services.proxy.store import StoreReader, open_reader
 from tests.contract.model import Exchange, ScriptedModel
@@ -52,10 +53,11 @@ class Served:
     reader: StoreReader
     connection: Any
 
-    def key(self, tenant: str) -> str:
+    def key(self, tenant: str, redaction: Literal["standard", "off"] = "standard") -> str:
         """A new tenant's key."""
         with control.transaction(self.connection):
             tenants.create_tenant(self.connection, tenant, train="allow")
+            tenant_policy.put(self.connection, tenant, TenantPolicy(redaction=redaction), "test")
             secret = tenants.create_key(self.connection, tenant, AGENT)[1]
         time.sleep(0.3)  # the gateway looks at the control database every 100 ms
         return secret
