@@ -21,6 +21,7 @@ from services.gateway import errors
 from services.gateway.asgi import JSON, Request, Send, respond, respond_error
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
+from services.gateway.recall import recall
 from services.gateway.relay import StreamRelay
 from services.gateway.translation import translated
 from services.gateway.upstream import Upstream, forwarded, passed_on
@@ -62,6 +63,8 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     key = gateway.authenticate(request, "infer")
     gateway.require_recording()
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
+    if isinstance(parsed, dict) and (before := dialect.continues(parsed)) is not None:
+        await recall(gateway, key, before)
     prepared = prepare(gateway, request, key, dialect, parsed, raw)
     call = Call(gateway, request, send, prepared)
     try:

@@ -37,7 +37,7 @@ from services.proxy.completion import Choice, Completion
 from services.proxy.contexts import ContextBook
 from services.proxy.conversation import Hash, Seed, after, digest, fingerprints
 from services.proxy.dialects import Dialect
-from services.proxy.drafts import StoreDraft
+from services.proxy.drafts import Answer, StoreDraft
 from services.proxy.ending import Ending, claim, outcome
 from services.proxy.inputs import Inputs
 from services.proxy.rewording import Told, reworded
@@ -120,7 +120,10 @@ class Exchange:
         self.call = self._call(ending)
         opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
         header = [] if opened else [self.header]
-        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call]
+        answer_id = ending.completion.id
+        named = answer_id and ending.status == "ok" and self.dialect.keeps(self.request)
+        answer = [Answer(answer_id, self.event_id)] if answer_id and named else []
+        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answer]
 
     def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:
         """The drafts are durable: let the session go on from here."""

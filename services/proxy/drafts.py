@@ -54,8 +54,24 @@ class TrajectoryKey(msgspec.Struct, frozen=True, tag_field="record", tag="trajec
     wrapped: bytes
 
 
+class Answer(msgspec.Struct, frozen=True, tag_field="record", tag="answer"):
+    """A provider's id of an answer, and the call that has it: a client may go on from it at any time."""
+
+    id: str
+    event_id: str
+
+
 StoreDraft = (
-    TrajectoryDraft | Context | EventDraft | AnnotationDraft | Content | Signal | Close | SealedBlob | TrajectoryKey
+    TrajectoryDraft
+    | Context
+    | EventDraft
+    | AnnotationDraft
+    | Content
+    | Signal
+    | Close
+    | SealedBlob
+    | TrajectoryKey
+    | Answer
 )
 
 

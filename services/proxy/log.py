@@ -235,6 +235,8 @@ class TenantLog:
         if placing.sealed:
             sealed = [(id, trajectory, data) for id, (trajectory, data) in placing.sealed.items()]
             write.insert("sealed", "id,trajectory_id,data", sealed, ignore=True)
+        if placing.answers:
+            write.insert("answers", "id,event_id", placing.answers.items(), ignore=True)
         if placing.keys:
             keys = [(trajectory, version, wrapped) for trajectory, (version, wrapped) in placing.keys.items()]
             write.insert("trajectory_keys", "trajectory_id,key_version,wrapped", keys, ignore=True)

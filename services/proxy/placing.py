@@ -16,6 +16,7 @@ from atdp.canonical import digest_bytes
 from atdp.records import AnnotationDraft, Context, EventDraft, Target, TrajectoryDraft
 from services.proxy import parts
 from services.proxy.drafts import (
+    Answer,
     Close,
     Content,
     InvalidDraft,
@@ -98,6 +99,7 @@ class Placing:
         self.bound: dict[str, bool] = {}
         self.sealed: dict[str, tuple[str, bytes]] = {}
         self.keys: dict[str, tuple[int, bytes]] = {}
+        self.answers: dict[str, str] = {}
 
     def place(self, drafts: Iterable[StoreDraft]) -> list[Stored]:
         """Put the drafts of one job where they belong; what is there already stays as it is.
@@ -143,6 +145,9 @@ class Placing:
             case SealedBlob():
                 self._keep(self.sealed, _storable(draft.id), (_storable(draft.trajectory_id), draft.data))
                 return Stored(draft.id, draft.trajectory_id)
+            case Answer():
+                self._keep(self.answers, _storable(draft.id), draft.event_id)
+                return Stored(draft.event_id)
             case TrajectoryKey():
                 self._keep(self.keys, _storable(draft.trajectory_id), (draft.key_version, draft.wrapped))
                 return Stored(draft.trajectory_id, draft.trajectory_id)

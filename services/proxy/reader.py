@@ -133,6 +133,16 @@ class StoreReader:
                 return tenant, row[0]
         return None
 
+    def session_of(self, tenant: str, trajectory_id: str) -> str | None:
+        """The session a trajectory belongs to."""
+        row = self._row(tenant, "SELECT session_id FROM trajectories WHERE trajectory_id=:id", id=trajectory_id)
+        return row[0] if row else None
+
+    def answer(self, tenant: str, answer_id: str) -> str | None:
+        """The call that had an answer of this provider's id."""
+        row = self._row(tenant, "SELECT event_id FROM answers WHERE id=:id", id=answer_id)
+        return row[0] if row else None
+
     def sealed(self, tenant: str, id: str) -> bytes | None:
         """The ciphertext of a sealed leaf; None when there is none, or none any more."""
         row = self._row(tenant, "SELECT data FROM sealed WHERE id=:id", id=id)

@@ -219,6 +219,16 @@ class Sessions:
         if answer_id:
             self._by_answer[_identity(session.key, answer_id)] = session
 
+    def recalled(self, key: Key, train: str, session_id: str, trajectory_id: str, step: Step, answer_id: str) -> None:
+        """Take back an answer that was forgotten: its session goes on, in a new trajectory if need be."""
+        session = self.by_id(key, session_id)
+        if session is None:
+            parent = Parent(trajectory_id=trajectory_id, event_id=step.event_id, rel="continuation")
+            session = new_session(key, train, session_id, parent=parent)
+            self._by_id[_identity(key, session_id)] = session
+            self._by_trajectory[session.trajectory_id] = session
+        self.answered(session, step, answer_id)
+
     def attempted(self, session: Session, body: Hash, attempt: Attempt) -> None:
         """From now on, the same request again is the same call tried again."""
         session.attempts[body] = attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -222,3 +223,23 @@ async def test_anothers_response_id_does_not_exist(running: Running) -> None:
     assert foreign.status == never.status == 404
     assert (await foreign.text()).replace("resp_1", "resp_9") == await never.text()
     assert len(running.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("running", [{"session_idle_s": 0.3}], indirect=True)
+async def test_an_answer_of_long_ago_can_be_gone_on_from(running: Running) -> None:
+    running.upstream.scripts += [reply(200, answered("resp_1", "one")), reply(200, answered("resp_2", "two"))]
+    first = await running.post("/v1/responses", {"model": "gpt-1", "input": "first"})
+    await asyncio.sleep(1.0)  # the session has left the memory
+    body = {"model": "gpt-1", "input": "more", "previous_response_id": "resp_1"}
+    refused = await running.post("/v1/responses", body, key="lumen")
+    assert refused.status == 404
+    second = await running.post("/v1/responses", body)
+    assert second.status == 200
+    assert [m["parts"][0]["content"] for m in running.resolved(second)["o"]["messages"]] == ["first", "one", "more"]
+    header = running.chain(second)[0]
+    assert header["parent"] == {
+        "trajectory_id": running.event(first)["trajectory_id"],
+        "event_id": first.headers["x-evoplane-event-id"],
+        "rel": "continuation",
+    }
+    assert first.headers["x-evoplane-session-id"] == second.headers["x-evoplane-session-id"]

@@ -135,6 +135,10 @@ class Dialect(ABC):
         """The decoding parameters of a request, and whatever else it has that no other field of the event holds."""
         return {key: value for key, value in request.items() if key not in self.not_params}
 
+    def keeps(self, request: Mapping[str, Any]) -> bool:
+        """May a client go on from the answer to this request by its id alone?"""
+        return False
+
     def continues(self, request: Mapping[str, Any]) -> str | None:
         """The id of the earlier answer that a request goes on from without repeating it."""
         return None

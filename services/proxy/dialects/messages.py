@@ -85,6 +85,9 @@ class AnthropicMessages(Dialect):
     def error_frame(self, problem: Problem) -> bytes:
         return b"event: error\ndata: " + orjson.dumps(self.error_body(problem)) + b"\n\n"
 
+    def keeps(self, request: Mapping[str, Any]) -> bool:
+        return isinstance(request.get("thread"), dict)
+
     def continues(self, request: Mapping[str, Any]) -> str | None:
         thread = request.get("thread")
         id = thread.get("previous_message_id") if isinstance(thread, dict) else None

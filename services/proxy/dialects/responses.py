@@ -76,6 +76,9 @@ class Responses(OpenAIDialect):
         }
         return b"event: response.failed\ndata: " + orjson.dumps(failed) + b"\n\n"
 
+    def keeps(self, request: Mapping[str, Any]) -> bool:
+        return request.get("store") is not False
+
     def continues(self, request: Mapping[str, Any]) -> str | None:
         id = request.get("previous_response_id")
         return id if isinstance(id, str) and id else None

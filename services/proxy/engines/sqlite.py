@@ -55,6 +55,7 @@ CREATE TABLE sealed (id TEXT PRIMARY KEY, trajectory_id TEXT NOT NULL, data BLOB
 CREATE INDEX sealed_trajectory ON sealed (trajectory_id);
 CREATE TABLE trajectory_keys (trajectory_id TEXT PRIMARY KEY, key_version INTEGER NOT NULL, wrapped BLOB);
 CREATE INDEX trajectory_keys_version ON trajectory_keys (key_version);
+CREATE TABLE answers (id TEXT PRIMARY KEY, event_id TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE consumers (name TEXT PRIMARY KEY, position INTEGER NOT NULL);
 """,
 )

@@ -26,6 +26,7 @@ _GRANTS = {
     "pending": "SELECT, INSERT, DELETE",
     "sealed": "SELECT, INSERT, DELETE",
     "trajectory_keys": "SELECT, INSERT, UPDATE",
+    "answers": "SELECT, INSERT",
     "consumers": "SELECT, INSERT, UPDATE",
     "probe": "SELECT, INSERT, DELETE",
 }

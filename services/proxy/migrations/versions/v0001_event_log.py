@@ -36,6 +36,7 @@ _TABLES = {
     "trajectory_keys": """
       trajectory_id text COLLATE "C" NOT NULL, key_version integer NOT NULL, wrapped bytea,
       PRIMARY KEY (tenant, trajectory_id)""",
+    "answers": 'id text COLLATE "C" NOT NULL, event_id text COLLATE "C" NOT NULL, PRIMARY KEY (tenant, id)',
     "consumers": 'name text COLLATE "C" NOT NULL, position bigint NOT NULL, PRIMARY KEY (tenant, name)',
     "probe": "id integer NOT NULL, data bytea NOT NULL, PRIMARY KEY (tenant, id)",
 }
