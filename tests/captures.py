@@ -4,7 +4,6 @@ tests that need it are skipped, with the reason, where it is absent."""
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 
-SHARED = Path(os.environ.get("EVOPLANE_SHARED", Path(__file__).parents[2] / "shared"))
+from tests.shared import SHARED
+
 _FOLDER = SHARED / "captures"
 
 needs_captures = pytest.mark.skipif(not _FOLDER.is_dir(), reason=f"no recorded traffic at {_FOLDER}")

@@ -57,7 +57,7 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             return
         if request.method not in ("POST", "GET"):
             raise ApiError(405, f"Use POST for {request.path}.", code="method_not_allowed")
-        gateway.require_recording()
+        gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
         call = _Exchange(gateway, request, key, name, messages_of(body))
         id = call.id

@@ -63,7 +63,7 @@ class Gateway:
         self._counted = settings.var / f"budgets-{settings.gateway.port}.json"
         """Where today's use is written down every few seconds, for the next start."""
         self.router = Router(self.control)
-        self.sessions = Sessions()
+        self.sessions = Sessions(self.governor.name)
         self.contexts = ContextBook()
         self.store = open_store(settings)
         self.upstreams = Upstreams(settings)
@@ -133,9 +133,9 @@ class Gateway:
         """The key of a tenant's conversation fingerprints."""
         return self.control.picture.tenant_keys[tenant].links
 
-    def require_recording(self) -> None:
-        """Raises 503 while an answer could not be made durable."""
-        if self.store.state == "refusing":
+    def require_recording(self, tenant: str) -> None:
+        """Raises 503 while an answer to this tenant could not be made durable; others' trouble is not its own."""
+        if self.store.state_of(tenant) == "refusing":
             raise not_recording()
 
     async def record(self, exchange: Exchange, ending: Ending) -> None:

@@ -26,7 +26,7 @@ _PATH = "/embeddings"
 async def embeddings(gateway: Gateway, request: Request, send: Send) -> None:
     """Serve one request for embeddings."""
     key = gateway.authenticate(request, "infer")
-    gateway.require_recording()
+    gateway.require_recording(key.tenant)
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     model = asked_model(parsed)
     upstream = gateway.upstreams.serving(model)

@@ -26,7 +26,7 @@ _AT_MOST = 1000
 async def events(gateway: Gateway, request: Request, send: Send) -> None:
     """Store what is reported; 202 with the ids once it is durable: an object for one, `{"events": […]}` for a list."""
     key = gateway.authenticate(request, "feedback")
-    gateway.require_recording()
+    gateway.require_recording(key.tenant)
     parsed, _ = await request.json(gateway.settings.gateway.max_body_bytes)
     items = parsed if isinstance(parsed, list) else [parsed]
     if not 0 < len(items) <= _AT_MOST:
@@ -39,7 +39,7 @@ async def events(gateway: Gateway, request: Request, send: Send) -> None:
 async def end_session(gateway: Gateway, request: Request, send: Send, session_id: str) -> None:
     """Close a session's trajectory: an `outcome` event without a verdict."""
     key = gateway.authenticate(request, "feedback")
-    gateway.require_recording()
+    gateway.require_recording(key.tenant)
     session = gateway.sessions.by_id(key, session_id)
     if session is None:
         raise ApiError(404, f"No open session {session_id!r}.", param="session_id", code="session_not_found")

@@ -61,7 +61,7 @@ class Feedback(Struct, forbid_unknown_fields=True):
 async def feedback(gateway: Gateway, request: Request, send: Send) -> None:
     """Store one signal or a list of them; 202 with their ids once they are durable."""
     key = gateway.authenticate(request, "feedback")
-    gateway.require_recording()
+    gateway.require_recording(key.tenant)
     parsed, _ = await request.json(gateway.settings.gateway.max_body_bytes)
     items = parsed if isinstance(parsed, list) else [parsed]
     if not 0 < len(items) <= _AT_MOST:

@@ -61,7 +61,7 @@ class Prepared:
 async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect) -> None:
     """Serve one request; raises `ApiError` for what is refused before there is an exchange."""
     key = gateway.authenticate(request, "infer")
-    gateway.require_recording()
+    gateway.require_recording(key.tenant)
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     if isinstance(parsed, dict) and (before := dialect.continues(parsed)) is not None:
         await recall(gateway, key, before)

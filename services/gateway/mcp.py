@@ -64,7 +64,7 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             raise ApiError(404, f"No tool server {name!r}; add [mcp.{name}] to evoplane.toml.", code="unknown_server")
         if request.method not in ("POST", "GET", "DELETE", "HEAD"):
             raise ApiError(405, f"Use POST, GET or DELETE for {request.path}.", code="method_not_allowed")
-        gateway.require_recording()
+        gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
         call = _Exchange(gateway, request, key, name, settings)
         id = await call.begin(messages_of(body))

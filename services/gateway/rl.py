@@ -64,7 +64,6 @@ async def rl(gateway: Gateway, request: Request, send: Send, action: str) -> Non
         raise ApiError(404, f"Unknown request URL: {request.method} {request.path}.", code="unknown_url")
     if request.method != "POST":
         raise ApiError(405, f"Use POST for {request.path}.", code="method_not_allowed")
-    gateway.require_recording()
     await handler(gateway, request, send)
 
 
@@ -82,6 +81,7 @@ async def _start_session(gateway: Gateway, request: Request, send: Send) -> None
     key = gateway.authenticate(request, "infer")
     if _under_a_session(gateway, request):
         raise errors.forbidden("start sessions")
+    gateway.require_recording(key.tenant)
     asked = await _read(gateway, request, _Start)
     try:
         made = await asyncio.to_thread(_begin, gateway, key, asked)
@@ -109,6 +109,7 @@ def _begin(gateway: Gateway, key: Key, asked: _Start) -> list[tuple[RlSession, s
 
 async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
     key, session_id = _speaker(gateway, request)
+    gateway.require_recording(key.tenant)
     asked = await _read(gateway, request, _Reward)
     calls, rewards = await asyncio.to_thread(_recorded, gateway, key, session_id)
     if not calls:
@@ -131,6 +132,7 @@ async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
 
 async def _end_session(gateway: Gateway, request: Request, send: Send) -> None:
     key, session_id = _speaker(gateway, request)
+    gateway.require_recording(key.tenant)
     calls, _ = await asyncio.to_thread(_recorded, gateway, key, session_id)
     session = gateway.sessions.by_id(key, session_id)
     if session is not None and session.opened and not session.closed:

@@ -39,7 +39,7 @@ async def traces(gateway: Gateway, request: Request, send: Send) -> None:
     kind = otlp.PROTOBUF if kind == otlp.PROTOBUF else otlp.JSON
     try:
         key = gateway.authenticate(request, "feedback")
-        gateway.require_recording()
+        gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
         exported = await asyncio.to_thread(otlp.decode, request, body, gateway.settings.gateway.max_body_bytes)
         refused = await _Import(gateway, key, session_named(request)).take(exported)

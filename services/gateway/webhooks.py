@@ -42,7 +42,7 @@ async def webhook(gateway: Gateway, request: Request, send: Send, name: str) -> 
         raise ApiError(
             404, f"No webhook source {name!r}; add [webhooks.{name}] to evoplane.toml.", code="unknown_source"
         )
-    gateway.require_recording()
+    gateway.require_recording(source.tenant)
     body = await request.body(gateway.settings.gateway.max_body_bytes)
     try:
         verify(source.scheme, source.header, _secrets(source), request.headers, body, source.tolerance_s)

@@ -33,8 +33,8 @@ async def serve_websocket(gateway: Gateway, scope: Scope, receive: Receive, send
     try:
         if path != RESPONSES.path:
             raise ApiError(404, f"No WebSocket at {scope['path']}.", code="unknown_url")
-        gateway.authenticate(Request({**scope, "method": "GET"}, receive), "infer")
-        gateway.require_recording()
+        key = gateway.authenticate(Request({**scope, "method": "GET"}, receive), "infer")
+        gateway.require_recording(key.tenant)
     except ApiError as error:
         await _refuse(scope, send, error)
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,7 +148,9 @@ class Session:
 class Sessions:
     """Every live session of this gateway."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored_name: Callable[[str, str], str] | None = None) -> None:
+        """`stored_name` gives the form in which a tenant's session id is stored: one may hold personal data."""
+        self._stored_name = stored_name
         self._by_id: dict[tuple[str, str, str, str], Session] = {}
         self._by_meaning: dict[tuple[str, Hash], list[Session]] = {}
         self._by_asked = AskedBefore()
@@ -184,7 +186,11 @@ class Sessions:
         return self._open(key, train, self.by_id(key, session_id), Claim(session_id), "evoplane.events")
 
     def by_id(self, key: Key, session_id: str) -> Session | None:
-        return self._by_id.get(_identity(key, session_id))
+        session = self._by_id.get(_identity(key, session_id))
+        if session is None and self._stored_name is not None:
+            # one that was rebuilt from the log has the id that is stored there
+            return self._by_id.get(_identity(key, self._stored_name(key.tenant, session_id)))
+        return session
 
     def by_answer(self, key: Key, answer_id: str) -> Session | None:
         """The session that had this answer; what isn't of this tenant, agent and purpose doesn't exist."""
@@ -295,7 +301,7 @@ class Sessions:
         self, key: Key, claim: Claim, prints: Fingerprints, body: Hash, continues: str | None, retried: bool
     ) -> Session | None:
         if claim.session_id is not None:
-            return self._by_id.get(_identity(key, claim.session_id))
+            return self.by_id(key, claim.session_id)
         if continues is not None:
             return self.by_answer(key, continues)
         session = self._by_attempt.get((key.id, body))

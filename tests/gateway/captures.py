@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
-SHARED = Path(os.environ.get("EVOPLANE_SHARED", Path(__file__).parents[3] / "shared"))
+from tests.shared import SHARED
 
 
 def captures(framework: str) -> list[dict[str, Any]]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,8 @@ import pytest
 from atdp.records import Action, EventDraft, Message, Part
 from services.proxy.harvest import at_close, harvest
 from tests.harvest.making import event, tool, user
+from tests.shared import SHARED
 
-SHARED = Path(os.environ.get("EVOPLANE_SHARED", Path(__file__).parents[3] / "shared"))
 FILES = sorted((SHARED / "data").glob("tau2-*/*_*.json"))
 
 

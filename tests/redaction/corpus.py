@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import string
 import sys
@@ -16,7 +15,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import stdnum.br.cpf
@@ -29,8 +27,8 @@ import stdnum.pl.pesel
 from registry.tenant_policy import TenantPolicy
 from services.proxy.redaction.pseudonyms import Pseudonyms
 from services.proxy.redaction.redact import Redactor
+from tests.shared import SHARED
 
-SHARED = Path(os.environ.get("EVOPLANE_SHARED", Path(__file__).parents[3] / "shared"))
 _ALNUM = string.ascii_letters + string.digits
 _FIRST = ("anna", "mia", "omar", "li", "jose", "kofi", "yuki", "ines", "lars", "zoe")
 _LAST = ("berg", "silva", "okafor", "tanaka", "moreau", "novak", "khan", "rossi", "meyer", "haddad")
