@@ -31,7 +31,7 @@ class Harness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact an agent should know. Tenant is a hard filter: an item is never shown to another's users."""
+    """One fact an agent should know. Tenant and subject are hard filters: an item is never shown to another's users."""
 
     id: str
     tenant: str
@@ -41,6 +41,8 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     provenance: tuple[str, ...] = ()
     """Ids of the annotations or events the item was taken from."""
     created_at: str = ""
+    subject: str | msgspec.UnsetType = msgspec.UNSET
+    """The end user it is about, who alone may see it; without one it is about nobody in particular."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from atdp.canonical import digest
 from registry.manifest import Manifest, MemoryItem
 from services.proxy.dialects import CHAT, Dialect
@@ -53,11 +55,13 @@ def apply_overlays(
     if manifest.harness.system_append:
         dialect.append_system(result, manifest.harness.system_append)
         overlays.append(_overlay("harness", "append", "system", text=manifest.harness.system_append))
-    items = select_memory(manifest.memory, tenant, dialect.last_user_text(request), max_items, max_bytes)
+    said, subject = dialect.last_user_text(request), dialect.subject(request)
+    items = select_memory(manifest.memory, tenant, said, max_items, max_bytes, subject)
     if items:
         text = memory_text(items)
         dialect.append_system(result, text)
-        overlays.append(_overlay("memory", "append", "system", text=text, items=[item.id for item in items]))
+        shown = [{"id": item.id, "trust": item.trust, "provenance": list(item.provenance)} for item in items]
+        overlays.append(_overlay("memory", "append", "system", text=text, items=shown))
     return result, overlays
 
 
@@ -67,16 +71,25 @@ def memory_text(items: Iterable[MemoryItem]) -> str:
 
 
 def select_memory(
-    memory: Iterable[MemoryItem], tenant: str, message: str, max_items: int, max_bytes: int
+    memory: Iterable[MemoryItem],
+    tenant: str,
+    message: str,
+    max_items: int,
+    max_bytes: int,
+    subject: str | None = None,
 ) -> list[MemoryItem]:
-    """This tenant's items that the message is about, newest first.
+    """This tenant's items that the message is about: vetted ones before candidates, newest first.
 
     An item is relevant when the message has at least half of its topic's words, stop words aside.
-    Tenant is a hard filter.
+    Tenant and subject are hard filters.
     """
     said = _words(message)
-    relevant = [item for item in memory if item.tenant == tenant and _relevant(_words(item.topic), said)]
-    relevant.sort(key=lambda item: (item.created_at, item.id), reverse=True)
+    relevant = [
+        item
+        for item in memory
+        if item.tenant == tenant and item.subject in (msgspec.UNSET, subject) and _relevant(_words(item.topic), said)
+    ]
+    relevant.sort(key=lambda item: (item.trust == "vetted", item.created_at, item.id), reverse=True)
     chosen: list[MemoryItem] = []
     for item in relevant:
         if len(chosen) == max_items or len(memory_text([*chosen, item]).encode()) > max_bytes:

@@ -181,7 +181,7 @@ async def test_memory_of_the_tenant_goes_before_the_model_and_is_recorded_but_th
     (overlay,) = event["ext"]["overlays"]
     assert (overlay["surface"], overlay["op"], overlay["target"]) == ("memory", "append", "system")
     assert overlay["text"] == "\nNotes:\n- The returns window is 45 days."
-    assert overlay["items"] == [items[0].id]
+    assert overlay["items"] == [{"id": items[0].id, "trust": "vetted", "provenance": []}]
     assert event["o"]["messages"][0]["parts"][0]["content"] == "Be short."
     await running.chat(messages, key="lumen")
     assert "21 days" in running.upstream.requests[-1]["messages"][0]["content"]

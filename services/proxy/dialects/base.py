@@ -117,6 +117,15 @@ class Dialect(ABC):
                 return " ".join(text for text in texts if isinstance(text, str))
         return ""
 
+    def subject(self, request: Mapping[str, Any]) -> str | None:
+        """The end user the client says it speaks for."""
+        for name in ("safety_identifier", "user"):
+            if isinstance(request.get(name), str) and request[name]:
+                return str(request[name])
+        metadata = request.get("metadata")
+        user = metadata.get("user_id") if isinstance(metadata, dict) else None
+        return user if isinstance(user, str) and user else None
+
     def usage(self, reported: dict[str, Any] | None) -> Usage | UnsetType:
         """What the upstream counted; absent, never zero, when it counted nothing."""
         if reported is None:
