@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from atdp import messages as atdp_messages
+from atdp.eligibility import eligible
 from evaluators import rewards, tasks
 from evaluators.facts import same_quantities
 
@@ -135,7 +136,7 @@ def cases_of(
     signals = rewards.in_force(r for r in records if r["record"] == "annotation")
     calls = [r for r in records if r["record"] == "event" and r["kind"] == "llm_call"]
     decisions = [(e, m) for e in calls if (m := _asked(e)) and m[-1].get("role") != "tool"]
-    trainable = rewards.may_train(header, signals)
+    trainable = eligible([header, *calls, *signals], "train")
     reward, judged_at = rewards.resolved(signals)
     out = []
     for position, (event, messages) in enumerate(decisions):

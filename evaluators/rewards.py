@@ -11,7 +11,7 @@ from typing import Any
 
 from atdp.annotations import in_force
 
-__all__ = ["in_force", "may_train", "resolved"]
+__all__ = ["in_force", "resolved"]
 
 
 def resolved(annotations: Iterable[dict[str, Any]]) -> tuple[float | None, str]:
@@ -22,14 +22,3 @@ def resolved(annotations: Iterable[dict[str, Any]]) -> tuple[float | None, str]:
         if a["kind"] == "reward" and a.get("name") == "resolved" and a.get("value") is not None
     ]
     return given[-1] if given else (None, "")
-
-
-def may_train(trajectory: dict[str, Any], annotations: Iterable[dict[str, Any]]) -> bool:
-    """Is the trajectory eligible for training? `pending` is no, and one deny wins over every allow."""
-    verdicts = [_eligibility(trajectory.get("gov"))]
-    verdicts += [_eligibility(a.get("patch")) for a in annotations if a["kind"] == "governance"]
-    return "deny" not in verdicts and "allow" in verdicts
-
-
-def _eligibility(block: Any) -> str | None:
-    return ((block or {}).get("eligibility") or {}).get("train")

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, get_args
 
-from atdp.annotations import in_force
 from atdp.convert.base import Purpose
+from atdp.eligibility import eligible
 from services.proxy import parts
 from services.proxy.reader import StoreReader
 
 PURPOSES: tuple[str, ...] = get_args(Purpose)
-
-
-def eligible(records: Iterable[dict[str, Any]], purpose: str) -> bool:
-    """May a trajectory be used for this? One deny wins over every allow; training needs an allow."""
-    header, *rest = records
-    patches = [
-        a.get("patch") for a in in_force(r for r in rest if r["record"] == "annotation" and r["kind"] == "governance")
-    ]
-    blocks = [header.get("gov"), *patches, *(r.get("gov") for r in rest if r["record"] == "event")]
-    verdicts = [((block or {}).get("eligibility") or {}).get(purpose) for block in blocks]
-    if "deny" in verdicts:
-        return False
-    return "allow" in verdicts or (purpose != "train" and "pending" not in verdicts)
 
 
 class Selection:

@@ -13,9 +13,10 @@ import pytest
 
 from atdp import convert
 from atdp.convert.base import Item
+from atdp.eligibility import eligible
 from services.proxy import importing
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft
-from services.proxy.exporting import Selection, eligible
+from services.proxy.exporting import Selection
 from services.proxy.store import EventStore, StoreReader
 from tests.proxy.drafting import CONTEXT, event, header
 
