@@ -53,7 +53,8 @@ def apply_overlays(
     if manifest.harness.system_append:
         dialect.append_system(result, manifest.harness.system_append)
         overlays.append(_overlay("harness", "append", "system", text=manifest.harness.system_append))
-    items = select_memory(manifest.memory, tenant, dialect.last_user_text(request), max_items, max_bytes)
+    memory = [item for item in manifest.memory if item.tenant == tenant]
+    items = select_memory(memory, tenant, dialect.last_user_text(request), max_items, max_bytes) if memory else []
     if items:
         text = memory_text(items)
         dialect.append_system(result, text)
