@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from statistics import median
 from typing import TypeVar
 
-from benchmarks.gateway.load import Phase, percentile
-from benchmarks.gateway.rounds import CONCURRENCIES, FRONTIER_STEPS, STREAMED, Results
+from benchmarks.gateway.load import percentile
+from benchmarks.gateway.rounds import CONCURRENCIES, FRONTIER_BOUNDS_MS, FRONTIER_STEPS, PEERS, STREAMED, Results
 
 Figures = dict[str, float | None]
 T = TypeVar("T")
@@ -16,8 +17,9 @@ T = TypeVar("T")
 PREFIXES = {"async": "", "durable": "durable_", "mlflow": "mlflow_", "portkey": "portkey_"}
 """What a target's figures have in front; all of them are differences to the bare upstream of the same round."""
 
-_BOUNDS_MS = (5, 10, 50)
 _ANSWERED = 0.99
+_COMPUTED_AT = 16
+"""Clients at once in the phases whose computing time is told: many, so that the clock's ticks don't matter."""
 _NS_PER_MS = 1e6
 
 
@@ -33,9 +35,11 @@ def figures(results: Results) -> Figures:
             phases = results.phases[target, concurrency]
             direct = results.phases["direct", concurrency]
             for percent in (50, 99):
-                added = _differences(phases, direct, lambda phase, p=percent: phase.percentile_ms(p))
+                added = _differences(phases, direct, methodcaller("percentile_ms", percent))
                 found[f"{prefix}added_p{percent}_ms_c{concurrency}"] = _rounded(added)
             found[f"{prefix}rps_c{concurrency}"] = _rounded([phase.rps for phase in phases], 0)
+        computed = [1000 * phase.cpu_s / len(phase.ns) for phase in results.phases[target, _COMPUTED_AT]]
+        found[f"{prefix}cpu_ms_per_request"] = _rounded(computed)
         found |= _streamed(results, target, prefix)
         found |= _frontier(results, target, prefix)
     return found
@@ -43,7 +47,7 @@ def figures(results: Results) -> Figures:
 
 def _streamed(results: Results, target: str, prefix: str) -> Figures:
     found: Figures = {}
-    for concurrency in STREAMED:
+    for concurrency in STREAMED if target not in PEERS else STREAMED[1:]:
         suffix = "" if concurrency == 1 else f"_c{concurrency}"
         phases, direct = results.streams[target, concurrency], results.streams["direct", concurrency]
         ttft = _differences(phases, direct, lambda streams: percentile(streams.ttft_ns, 50) / _NS_PER_MS)
@@ -57,19 +61,15 @@ def _frontier(results: Results, target: str, prefix: str) -> Figures:
     """The highest rate at which 99% were answered within a bound, in at least one of the passes."""
     found: Figures = {}
     measured = any(results.frontier[target, step] for step in FRONTIER_STEPS)
-    for bound in _BOUNDS_MS:
+    for bound in FRONTIER_BOUNDS_MS:
         rates = [
             phase.rps
             for step in FRONTIER_STEPS
             for phase in results.frontier[target, step]
-            if _share_within(phase, bound) >= _ANSWERED
+            if phase.share_within(bound) >= _ANSWERED
         ]
         found[f"{prefix}frontier_rps_{bound}ms"] = round(max(rates, default=0.0)) if measured else None
     return found
-
-
-def _share_within(phase: Phase, bound_ms: float) -> float:
-    return sum(ns <= bound_ms * _NS_PER_MS for ns in phase.ns) / len(phase.ns) if phase.ns else 0.0
 
 
 def _differences(measured: list[T], direct: list[T], of: Callable[[T], float]) -> list[float]:

@@ -23,7 +23,7 @@ from benchmarks.gateway.upstream import FRAME_S, FRAMES, MARK
 
 _TICK_S = 0.001
 """Arrivals of an open loop are looked at this often."""
-_WARM_UP_S = 5.0
+_WARM_UP_S = 2.0
 """A warm-up ends then at the latest."""
 _NS_PER_MS = 1e6
 
@@ -38,10 +38,16 @@ class Phase:
 
     ns: list[int] = field(default_factory=list)
     seconds: float = 0.0
+    cpu_s: float = 0.0
+    """Computing time of the target."""
 
     def percentile_ms(self, percent: int) -> float:
         """Of the time from sending a request to its answer's last byte."""
         return percentile(self.ns, percent) / _NS_PER_MS
+
+    def share_within(self, ms: float) -> float:
+        """Of the requests, those answered within so many milliseconds."""
+        return sum(ns <= ms * _NS_PER_MS for ns in self.ns) / len(self.ns) if self.ns else 0.0
 
     @property
     def rps(self) -> float:
@@ -58,23 +64,31 @@ class Streams:
     """Between a piece and the next."""
 
 
-class Connection(asyncio.Protocol):
-    """One client; one request at a time. `answered` is called with it at the end of each answer."""
+Answered = Callable[["Connection", int], None]
 
-    def __init__(self, answered: Callable[[Connection], None], lost: Callable[[Exception], None]) -> None:
+
+class Connection(asyncio.Protocol):
+    """One client; one request at a time. `answered` is called with it and the nanoseconds since it asked."""
+
+    def __init__(self, answered: Answered, lost: Callable[[Exception], None]) -> None:
         self._answered = answered
         self._lost = lost
-        self.sent_ns = 0
+        self.open = True
+        self.waits = False
+        """Has it a request that is not answered?"""
+        self.asked_ns = 0
         self.frames_ns: list[int] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpResponseParser(self)
 
-    def ask(self, request: bytes, sent_ns: int | None = None) -> None:
+    def ask(self, request: bytes, asked_ns: int | None = None) -> None:
+        """`asked_ns` is when the client wanted to ask, if it had to wait for a connection."""
         self._body = b""
         self.frames_ns = []
-        self.sent_ns = sent_ns or perf_counter_ns()
+        self.waits = True
+        self.asked_ns = asked_ns or perf_counter_ns()
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
@@ -84,7 +98,9 @@ class Connection(asyncio.Protocol):
             self._lost(Wrong(f"no HTTP: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost(Wrong(f"the connection was closed ({error})"))
+        self.open = False
+        if self.waits:
+            self._lost(Wrong(f"the connection was closed before the answer ({error})"))
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -96,11 +112,12 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status != 200 or not self.frames_ns:
             self._lost(Wrong(f"status {status}: {self._body[:300].decode(errors='replace')}"))
-        else:
-            self._answered(self)
+            return
+        self.waits = False
+        self._answered(self, perf_counter_ns() - self.asked_ns)
 
     def close(self) -> None:
-        self._lost = lambda _: None
+        self.waits = False
         self._transport.close()
 
 
@@ -110,7 +127,7 @@ class Clients:
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._done: asyncio.Future[None]
-        self._on_answer: Callable[[Connection], None]
+        self._on_answer: Answered
 
     @classmethod
     @asynccontextmanager
@@ -135,8 +152,8 @@ class Clients:
         left = iter(requests)
         open = 0
 
-        def answered(connection: Connection) -> None:
-            phase.ns.append(perf_counter_ns() - connection.sent_ns)
+        def answered(connection: Connection, ns: int) -> None:
+            phase.ns.append(ns)
             ask_next(connection)
 
         def ask_next(connection: Connection) -> None:
@@ -171,8 +188,8 @@ class Clients:
         arrivals = deque(_poisson(rate, seconds, len(requests)))
         expected = len(arrivals)
 
-        def answered(connection: Connection) -> None:
-            phase.ns.append(perf_counter_ns() - connection.sent_ns)
+        def answered(connection: Connection, ns: int) -> None:
+            phase.ns.append(ns)
             idle.append(connection)
             dispatch()
             if len(phase.ns) == expected:
@@ -180,7 +197,12 @@ class Clients:
 
         def dispatch() -> None:
             while waiting and idle:
-                idle.pop().ask(next(left), waiting.popleft())
+                # those that have idled longest are the first that a server closes, and the last that are used
+                connection = idle.pop()
+                if connection.open:
+                    connection.ask(next(left), waiting.popleft())
+            if waiting and not any(connection.open for connection in self._connections):
+                self._fail(Wrong("every connection was closed"))
 
         def tick() -> None:
             now = perf_counter_ns()
@@ -205,12 +227,12 @@ class Clients:
         left = iter(requests)
         open = len(self._connections)
 
-        def answered(connection: Connection) -> None:
+        def answered(connection: Connection, ns: int) -> None:
             frames = connection.frames_ns
             if len(frames) != FRAMES:
                 self._fail(Wrong(f"{len(frames)} pieces of {FRAMES}"))
                 return
-            result.ttft_ns.append(frames[0] - connection.sent_ns)
+            result.ttft_ns.append(frames[0] - connection.asked_ns)
             result.gaps_ns.extend(after - before for before, after in pairwise(frames))
             ask_next(connection)
 
@@ -232,7 +254,7 @@ class Clients:
         return result
 
     @asynccontextmanager
-    async def _running(self, answered: Callable[[Connection], None]) -> AsyncIterator[None]:
+    async def _running(self, answered: Answered) -> AsyncIterator[None]:
         """The generator's own garbage collection would look like the target's latency: it waits."""
         self._on_answer = answered
         self._done = asyncio.get_running_loop().create_future()
@@ -244,7 +266,7 @@ class Clients:
             gc.enable()
 
     def _new(self) -> Connection:
-        return Connection(lambda connection: self._on_answer(connection), self._fail)
+        return Connection(lambda connection, ns: self._on_answer(connection, ns), self._fail)
 
     def _fail(self, error: Exception) -> None:
         if not self._done.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.gateway.load import Clients, Phase, Streams, Wrong
 from benchmarks.gateway.requests import Requests
+from benchmarks.gateway.servers import cpu_s
 from benchmarks.gateway.targets import Target
 from benchmarks.machine import busy_percent, fsync_ms
 
@@ -17,11 +19,19 @@ STREAMED = (1, 8)
 FRONTIER_STEPS = (0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 """Rates tried, as shares of what the target answered with `FRONTIER_IN_FLIGHT` clients that never wait."""
 FRONTIER_IN_FLIGHT = 64
+FRONTIER_BOUNDS_MS = (5, 10, 50)
+PEERS = ("mlflow", "portkey")
 
+_HOPELESS = 0.9
+"""When fewer than this are answered within the widest bound, no higher rate is tried."""
 _FRONTIER_REQUESTS = 100
 _FRONTIER_MOST_S = 4.0
 """A step of a slow target takes longer, so that 99% means something, but not longer than this."""
 _FSYNCS_EACH = 40
+_WARM_UP_MORE = 20
+"""Requests besides one a client, before a phase."""
+_SETTLE_S = 0.05
+"""What a target does behind its answers is its work too."""
 
 Say = Callable[[str], None]
 
@@ -36,16 +46,16 @@ class Plan:
     seconds: float
     """A phase takes at most."""
     stream_rounds: int
-    streams_each: int
-    """Streams of each client in a round."""
+    streams_alone: int
+    """Streams in a round, one after the other; of several clients at once each gets one."""
     frontier_passes: int
     frontier_s: float
     requests_before_rss: int
     """The gateway's memory is looked at after so many requests."""
 
 
-FULL = Plan(5, 2000, 1.3, 4, 2, 2, 1.0, 20_000)
-QUICK = Plan(2, 150, 0.4, 1, 1, 1, 0.3, 0)
+FULL = Plan(5, 2000, 1.0, 3, 4, 2, 1.0, 20_000)
+QUICK = Plan(1, 150, 0.4, 1, 1, 1, 0.3, 0)
 
 
 @dataclass
@@ -86,12 +96,13 @@ class Rounds:
             self._say(f"streams, round {number + 1} of {plan.stream_rounds}")
             for concurrency in STREAMED:
                 for target in self._in_turn(number):
-                    await self._streams(target, concurrency)
+                    if concurrency > 1 or target.name not in PEERS:
+                        await self._streams(target, concurrency)
         for number in range(plan.frontier_passes):
             self._say(f"rising rates, pass {number + 1} of {plan.frontier_passes}")
+            rising = [target for target in self._in_turn(number) if target.name != "direct"]
             for step in FRONTIER_STEPS:
-                for target in self._in_turn(number):
-                    await self._frontier(target, step)
+                rising = [target for target in rising if await self._frontier(target, step)]
         return self.results
 
     async def fill(self, target: Target) -> None:
@@ -112,7 +123,10 @@ class Rounds:
         requests = self._requests.chat(target.form, most or self._plan.requests)
         try:
             async with Clients.connected(target.port, concurrency, self._warm_up(target, concurrency)) as clients:
+                before = cpu_s(target.pid)
                 phase = await clients.closed_loop(requests, seconds or self._plan.seconds)
+                await asyncio.sleep(_SETTLE_S)
+                phase.cpu_s = cpu_s(target.pid) - before
         except (Wrong, OSError) as error:
             self.results.problems[target.name] = f"{concurrency} at once: {error}"
             return False
@@ -125,7 +139,8 @@ class Rounds:
         name = f"{target.name}, streams"
         if name in self.results.problems:
             return
-        requests = self._requests.chat(target.form, concurrency * self._plan.streams_each, stream=True)
+        count = concurrency if concurrency > 1 else self._plan.streams_alone
+        requests = self._requests.chat(target.form, count, stream=True)
         try:
             async with Clients.connected(target.port, concurrency, self._warm_up(target, concurrency)) as clients:
                 streams = await clients.streams(requests)
@@ -134,11 +149,12 @@ class Rounds:
             return
         self.results.streams[target.name, concurrency].append(streams)
 
-    async def _frontier(self, target: Target, step: float) -> None:
+    async def _frontier(self, target: Target, step: float) -> bool:
+        """Is a higher rate worth trying?"""
         name = f"{target.name}, rising rates"
         known = self.results.phases[target.name, FRONTIER_IN_FLIGHT]
         if name in self.results.problems or not known:
-            return
+            return False
         rate = step * max(phase.rps for phase in known)
         seconds = min(max(self._plan.frontier_s, _FRONTIER_REQUESTS / rate), _FRONTIER_MOST_S)
         requests = self._requests.chat(target.form, int(rate * seconds * 1.2) + 10)
@@ -148,12 +164,13 @@ class Rounds:
                 phase = await clients.open_loop(requests, rate, seconds)
         except (Wrong, OSError) as error:
             self.results.problems[name] = f"{rate:.0f} a second: {error}"
-            return
+            return False
         self._count(target, FRONTIER_IN_FLIGHT, phase)
         self.results.frontier[target.name, step].append(phase)
+        return phase.share_within(FRONTIER_BOUNDS_MS[-1]) >= _HOPELESS
 
     def _warm_up(self, target: Target, concurrency: int) -> list[bytes]:
-        return self._requests.chat(target.form, 2 * concurrency + 10)
+        return self._requests.chat(target.form, concurrency + _WARM_UP_MORE)
 
     def _count(self, target: Target, concurrency: int, phase: Phase) -> None:
-        self.results.answered[target.name] += len(phase.ns) + 2 * concurrency + 10
+        self.results.answered[target.name] += len(phase.ns) + concurrency + _WARM_UP_MORE

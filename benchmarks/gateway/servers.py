@@ -62,8 +62,17 @@ def free_port() -> int:
 
 def rss_mib(pid: int) -> float:
     """Resident memory of a process and its children."""
+    return round(sum(each.memory_info().rss for each in _family(pid)) / _MIB, 1)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of computing time that a process and its children have had."""
+    return sum(times.user + times.system for times in (each.cpu_times() for each in _family(pid)))
+
+
+def _family(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
-    return round(sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / _MIB, 1)
+    return [process, *process.children(recursive=True)]
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path, wait_s: float) -> None:
