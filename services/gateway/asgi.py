@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cached_property
 from typing import Any, TypeVar
 
 import orjson
@@ -39,6 +40,11 @@ class Request:
         """What stood in the path as `/s/<tag>` before the rest."""
         self._receive = receive
         self._watch: asyncio.Task[None] | None = None
+
+    @cached_property
+    def text_headers(self) -> list[tuple[str, str]]:
+        """The headers as text, in order."""
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

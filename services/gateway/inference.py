@@ -67,7 +67,7 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     prepared = prepare(gateway, request, key, dialect, parsed, raw)
     call = Call(gateway, request, send, prepared)
     try:
-        await call.run(forwarded(request.raw_headers))
+        await call.run(forwarded(request.text_headers))
     finally:
         request.stop_watching()
         # behind the record, which may be made when the answer has been written, and settles what was counted
@@ -259,8 +259,7 @@ def _before(gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any]
 
 def claimed(request: Request, parsed: dict[str, Any]) -> Claim:
     """What a request says about its session; raises a 400 `ApiError` for an id that is too long."""
-    header = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in request.raw_headers}
-    said = claim(header, parsed, request.tag)
+    said = claim({name: value.strip() for name, value in request.text_headers}, parsed, request.tag)
     if said.session_id is not None and len(said.session_id) > MAX_ID_LENGTH:
         raise errors.malformed(f"A session id is longer than {MAX_ID_LENGTH} characters.")
     return said
