@@ -17,8 +17,8 @@ _GRACE_S = 30
 
 _COLLECTOR = (700, 4, 5_000)
 """`gc.set_threshold`. Sessions live long and are no garbage, yet every full collection walks all of them: 0.1 s at
-12,000 sessions, a fifth of all computing time with the interpreter's own thresholds. A request's garbage is in the young
-generations, which are collected in pauses of about a millisecond; a full collection comes once in 100,000 requests."""
+12,000 sessions, a fifth of all computing time with the interpreter's own thresholds. A request's garbage is in the
+young generations, collected in pauses of about a millisecond; a full collection comes once in 100,000 requests."""
 
 
 def main() -> None:
