@@ -238,6 +238,8 @@ class Clients:
 
         def ask_next(connection: Connection) -> None:
             nonlocal open
+            if self._done.done():  # another one was answered wrongly before this one's turn
+                return
             request = next(left, None)
             if request is not None:
                 connection.ask(request)
