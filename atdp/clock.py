@@ -12,7 +12,7 @@ def now() -> str:
 
 def timestamp(moment: datetime) -> str:
     """An aware datetime as RFC 3339 in UTC, so that string order is time order."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def from_epoch(seconds: float) -> str:

@@ -6,9 +6,33 @@ from typing import Annotated
 
 import typer
 
-from evoplane.cli.output import Json, err, show
+from evoplane.cli.output import Json, err, print_json, show
+from evoplane.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Measure this machine's Evoplane.")
+
+
+@app.command("gateway")
+def gateway(
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test; its figures mean little.")] = False,
+    peers: Annotated[bool, typer.Option(help="Measure MLflow's and Portkey's gateways too.")] = True,
+    check: Annotated[bool, typer.Option("--check", help="Exit with status 1 when a bar is not met.")] = False,
+    json: Json = False,
+) -> None:
+    """What the gateway adds to a call, its throughput and memory, beside the bare upstream and two peers.
+
+    Example: evoplane bench gateway --json
+    """
+    from benchmarks.gateway.run import run  # only in the repository
+
+    found = run(settings().var, quick=quick, peers=peers, say=lambda line: err.print(line, style="dim"))
+    if json:
+        print_json(found)
+    else:
+        show({name: value for name, value in found.items() if name != "bars"}, False)
+        show(found["bars"], False)
+    if check and not all(bar["met"] for bar in found["bars"]):
+        raise typer.Exit(1)
 
 
 @app.command("store")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import orjson
 
@@ -16,6 +17,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+
+T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
 
@@ -37,6 +40,11 @@ class Request:
         """What stood in the path as `/s/<tag>` before the rest."""
         self._receive = receive
         self._watch: asyncio.Task[None] | None = None
+
+    @cached_property
+    def text_headers(self) -> list[tuple[str, str]]:
+        """The headers as text, in order."""
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -85,6 +93,30 @@ class Request:
         if self._watch is None:
             self._watch = asyncio.create_task(self._wait_for_disconnect())
         return self._watch
+
+    async def unless_gone(self, work: Awaitable[T]) -> T:
+        """The result of `work`; raises `ClientGone`, the work cancelled, when the client leaves first."""
+        task, gone = asyncio.current_task(), self.watch()
+        assert task is not None
+        waiting, left = True, False
+
+        def leave(_: asyncio.Task[None]) -> None:
+            nonlocal left
+            if waiting and not gone.cancelled():
+                left = True
+                task.cancel()
+
+        gone.add_done_callback(leave)
+        try:
+            # in this task: a task for the work and one that waits for either cost more than all the rest here
+            return await work
+        except asyncio.CancelledError:
+            if left and task.uncancel() == 0:
+                raise ClientGone from None
+            raise
+        finally:
+            waiting = False
+            gone.remove_done_callback(leave)
 
     def stop_watching(self) -> None:
         if self._watch is not None:

@@ -140,10 +140,15 @@ class Gateway:
 
     async def record(self, exchange: Exchange, ending: Ending) -> None:
         """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
+        policy = self.control.picture.policies.get(exchange.session.key.tenant, tenant_policy.DEFAULT)
         if self.settings.gateway.capture == "durable":
             await self._confirm(self._submit(exchange, ending), exchange, ending)
-        else:
+        elif policy.on_failure == "block":
+            # an exchange that can't be redacted must not be answered, so that has to be known first
             self.record_later(exchange, ending)
+        else:
+            self.store.require_room()
+            self.spawn(self._record_soon(exchange, ending))
 
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
@@ -215,6 +220,14 @@ class Gateway:
             await self._confirm(future, exchange, ending)
         except StoreUnavailable as error:
             _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
+
+    async def _record_soon(self, exchange: Exchange, ending: Ending) -> None:
+        """As a task of its own: it begins when the answer has been written, which so doesn't wait for the drafts."""
+        try:
+            future = self._submit(exchange, ending)
+        except StoreUnavailable:
+            return  # said already
+        await self._confirm_later(future, exchange, ending)
 
     async def _restore(self) -> None:
         """Rebuild the sessions that were open when the gateway stopped."""

@@ -81,7 +81,7 @@ async def relayed(
 ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
     """Status, body and headers of a whole answer; raises `ApiError` when there is none."""
     try:
-        async with await upstream.post(path, body, forwarded(request.raw_headers)) as response:
+        async with await upstream.post(path, body, forwarded(request.text_headers)) as response:
             return response.status, await response.read(), passed_on(response)
     except TimeoutError as error:
         raise errors.upstream_timeout(upstream.timeout_s) from error

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import orjson
@@ -18,7 +19,7 @@ import orjson
 from atdp.ids import new_id
 from registry.tenants import Key
 from services.gateway import errors
-from services.gateway.asgi import JSON, Request, Send, respond, respond_error
+from services.gateway.asgi import JSON, ClientGone, Request, Send, respond, respond_error
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.gateway.recall import recall
@@ -43,6 +44,7 @@ _MAX_ERROR_TEXT = 20_000
 """Of an upstream's error page this much is kept in the event."""
 
 Headers = list[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,11 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     prepared = prepare(gateway, request, key, dialect, parsed, raw)
     call = Call(gateway, request, send, prepared)
     try:
-        await call.run(forwarded(request.raw_headers))
+        await call.run(forwarded(request.text_headers))
     finally:
         request.stop_watching()
-        gateway.settle(prepared.exchange)
+        # behind the record, which may be made when the answer has been written, and settles what was counted
+        asyncio.get_running_loop().call_soon(gateway.settle, prepared.exchange)
 
 
 def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, parsed: Any, raw: bytes) -> Prepared:
@@ -212,18 +215,14 @@ class Call:
             return False
         return True
 
-    async def _unless_gone(self, work: Any) -> Any:
+    async def _unless_gone(self, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when the client left first: then that is recorded."""
-        task = asyncio.ensure_future(work)
-        gone = self._request.watch()
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        with contextlib.suppress(StoreUnavailable):  # counted where it was refused; nobody is left to tell
-            await self._gateway.record(self._exchange, Ending("cancelled", ext={"client_disconnected": True}))
-        return None
+        try:
+            return await self._request.unless_gone(work)
+        except ClientGone:
+            with contextlib.suppress(StoreUnavailable):  # counted where it was refused; nobody is left to tell
+                await self._gateway.record(self._exchange, Ending("cancelled", ext={"client_disconnected": True}))
+            return None
 
     def _headers(self) -> Headers:
         """What every reply carries about itself."""
@@ -263,8 +262,7 @@ def _before(gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any]
 
 def claimed(request: Request, parsed: dict[str, Any]) -> Claim:
     """What a request says about its session; raises a 400 `ApiError` for an id that is too long."""
-    header = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in request.raw_headers}
-    said = claim(header, parsed, request.tag)
+    said = claim({name: value.strip() for name, value in request.text_headers}, parsed, request.tag)
     if said.session_id is not None and len(said.session_id) > MAX_ID_LENGTH:
         raise errors.malformed(f"A session id is longer than {MAX_ID_LENGTH} characters.")
     return said

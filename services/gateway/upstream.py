@@ -121,10 +121,9 @@ class Upstreams:
         return next((provider for provider in self.providers if provider.serves(model)), None)
 
 
-def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+def forwarded(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """A client's headers that reach the upstream."""
-    named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
-    return [(name, value) for name, value in named if name not in _OURS and not name.startswith("x-evoplane-")]
+    return [(name, value) for name, value in headers if name not in _OURS and not name.startswith("x-evoplane-")]
 
 
 def passed_on(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import orjson
-from msgspec import UNSET, convert, structs
+from msgspec import UNSET, convert
 
 from atdp import clock, messages
 from atdp.ids import new_id
@@ -336,11 +336,11 @@ class Exchange:
         }
 
     def _event(self, **fields: Any) -> EventDraft:
-        draft = EventDraft(
+        fields.setdefault("m", Metadata(tags=self._tags()))
+        return EventDraft(
             atdp="1.0",
             trajectory_id=self.trajectory_id,
             time=clock.from_epoch(self.started),
             ctx=self.context_id,
             **fields,
         )
-        return draft if isinstance(draft.m, Metadata) else structs.replace(draft, m=Metadata(tags=self._tags()))

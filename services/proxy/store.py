@@ -145,15 +145,19 @@ class EventStore:
 
     def submit(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
         """Queue drafts without waiting: calls from one event loop are stored in the order they were made."""
+        self.require_room()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Stored]] = loop.create_future()
+        self._queue.put(_Waiting(Job(tenant, list(drafts)), loop, future))
+        return future
+
+    def require_room(self) -> None:
+        """Raises `StoreUnavailable` when drafts could not even be queued now."""
         if self._thread is None:
             raise StoreUnavailable("the event store is not running")
         if self._queue.qsize() >= _MAX_QUEUE:
             self.counters.refused += 1
             raise StoreUnavailable("the event store's queue is full: the disk is too slow")
-        self._queue.put(_Waiting(Job(tenant, list(drafts)), loop, future))
-        return future
 
     async def close_idle(self, tenants: Iterable[str], before: str) -> dict[str, list[str]]:
         """Close what has had no record since `before`; gives the closed trajectories' ids by tenant.

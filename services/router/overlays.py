@@ -55,14 +55,26 @@ def apply_overlays(
     if manifest.harness.system_append:
         dialect.append_system(result, manifest.harness.system_append)
         overlays.append(_overlay("harness", "append", "system", text=manifest.harness.system_append))
-    said, subject = dialect.last_user_text(request), dialect.subject(request)
-    items = select_memory(manifest.memory, tenant, said, max_items, max_bytes, subject)
+    memory = [item for item in manifest.memory if item.tenant == tenant]
+    items = _selected(request, memory, tenant, dialect, max_items, max_bytes) if memory else []
     if items:
         text = memory_text(items)
         dialect.append_system(result, text)
         shown = [{"id": item.id, "trust": item.trust, "provenance": list(item.provenance)} for item in items]
         overlays.append(_overlay("memory", "append", "system", text=text, items=shown))
     return result, overlays
+
+
+def _selected(
+    request: dict[str, Any],
+    memory: list[MemoryItem],
+    tenant: str,
+    dialect: Dialect,
+    max_items: int,
+    max_bytes: int,
+) -> list[MemoryItem]:
+    said, subject = dialect.last_user_text(request), dialect.subject(request)
+    return select_memory(memory, tenant, said, max_items, max_bytes, subject)
 
 
 def memory_text(items: Iterable[MemoryItem]) -> str:

@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from registry import control, keyring, pointers, tenant_policy, tenants
@@ -97,8 +98,7 @@ class ControlWatcher:
         """A version by its label; `UNREGISTERED` is the base model."""
         known = self.picture.versions.get(agent, {}).get(label)
         if known is None and label == UNREGISTERED:
-            manifest = Manifest(policy=Policy(base=self._base_model, served_name=self._base_model))
-            return AgentVersion(agent=agent, version=label, digest=manifest.digest, manifest=manifest)
+            return _unregistered(agent, self._base_model)
         return known
 
     async def _watch(self) -> None:
@@ -109,6 +109,12 @@ class ControlWatcher:
             except Exception as error:
                 # the last picture goes on being served; the next look is in 100 ms, whatever went wrong
                 _log.warning("the control database %s can't be read: %r", self._path, error)
+
+
+@lru_cache(maxsize=1024)
+def _unregistered(agent: str, base_model: str) -> AgentVersion:
+    manifest = Manifest(policy=Policy(base=base_model, served_name=base_model))
+    return AgentVersion(agent=agent, version=UNREGISTERED, digest=manifest.digest, manifest=manifest)
 
 
 def _read(connection: sqlite3.Connection, master: bytes | None) -> Picture:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -55,7 +55,9 @@ def event(id: str, trajectory: str = "t1", text: str = "hi", **more: Any) -> Eve
     )
 
 
-def signal(id: str, kind: str, target: str, name: str = "helpful") -> Signal:
+def signal(
+    id: str, kind: Literal["event", "trajectory", "session"], target: str, name: str = "helpful"
+) -> Signal:
     annotation = AnnotationDraft(
         atdp="1.0",
         id=id,
