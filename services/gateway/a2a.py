@@ -23,7 +23,7 @@ from services.gateway.asgi import JSON, Request, Send, respond
 from services.gateway.boundary import session_of, store_reports
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.gateway.jsonrpc import End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
+from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
 from services.proxy.mcp_memory import owner_of
@@ -32,13 +32,6 @@ from services.proxy.reports import Reported, report_id
 _log = logging.getLogger(__name__)
 
 _CARDS = (".well-known/agent-card.json", ".well-known/agent.json")
-_ENDS: dict[End, tuple[Status, str]] = {
-    "complete": ("unknown", "no_answer"),
-    "client_gone": ("cancelled", "client_disconnected"),
-    "broken": ("truncated", "stream_truncated"),
-    "timeout": ("timeout", "timeout"),
-    "unreachable": ("error", "unreachable"),
-}
 
 
 async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None:
@@ -110,7 +103,7 @@ class _Exchange:
         if how == "complete" and handoff.task:  # the task goes on without this request
             await self._store(handoff, None)
             return
-        outcome, kind = _ENDS[how]
+        outcome, kind = UNANSWERED[how]
         if how == "complete" and status is not None and status >= 400:
             outcome, kind = "error", f"http_{status}"
         await self._store(handoff, (outcome, kind, detail))

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.asgi import Request, Send, respond
 from services.gateway.boundary import named_session, store_reports
@@ -29,16 +30,16 @@ async def embeddings(gateway: Gateway, request: Request, send: Send) -> None:
     gateway.require_recording(key.tenant)
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     model = asked_model(parsed)
-    upstream = gateway.upstreams.serving(model)
-    if upstream is None and model in (known := gateway.models(key)):
-        upstream = gateway.upstreams.worker
-        raw = orjson.dumps({**parsed, "model": gateway.settings.model.name})
-    elif upstream is None:
-        raise errors.unknown_model(model, known)
+    upstream, outgoing = _addressed(gateway, key, model, parsed, raw)
+    held = gateway.reserve(key, parsed, len(raw))
     session = named_session(gateway, key, claimed(request, parsed).session_id or f"embeddings:{key.id}")
     started = time.monotonic()
-    status, body, headers = await relayed(upstream, _PATH, request, raw)
-    answer = _read(body)
+    answer = None
+    try:
+        status, body, headers = await relayed(upstream, _PATH, request, outgoing)
+        answer = _read(body)
+    finally:
+        gateway.budgets.settle(held, _tokens(answer), None)
     failed = status >= 400 or answer is None
     told = Reported(
         kind="x.embedding",
@@ -65,14 +66,8 @@ async def count_tokens(gateway: Gateway, request: Request, send: Send) -> None:
     """`POST /v1/messages/count_tokens`: a question about a request, no step of an agent's; passed through."""
     key = gateway.authenticate(request, "infer")
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
-    model = asked_model(parsed)
-    upstream = gateway.upstreams.serving(model)
-    if upstream is None and model in (known := gateway.models(key)):
-        upstream = gateway.upstreams.worker
-        raw = orjson.dumps({**parsed, "model": gateway.settings.model.name})
-    elif upstream is None:
-        raise errors.unknown_model(model, known)
-    status, body, headers = await relayed(upstream, "/messages/count_tokens", request, raw)
+    upstream, outgoing = _addressed(gateway, key, asked_model(parsed), parsed, raw)
+    status, body, headers = await relayed(upstream, "/messages/count_tokens", request, outgoing)
     await respond(send, status, body, headers)
 
 
@@ -89,6 +84,22 @@ async def relayed(
         raise errors.upstream_unreachable(str(error)) from error
     except aiohttp.ClientError as error:
         raise errors.upstream_broken(str(error) or type(error).__name__) from error
+
+
+def _addressed(gateway: Gateway, key: Key, model: str, parsed: dict[str, Any], raw: bytes) -> tuple[Upstream, bytes]:
+    """Who answers for a model, and the body for it: as it came, or with our worker's own name of the model."""
+    upstream = gateway.upstreams.serving(model)
+    if upstream is not None:
+        return upstream, raw
+    if model not in (known := gateway.models(key)):
+        raise errors.unknown_model(model, known)
+    return gateway.upstreams.worker, orjson.dumps({**parsed, "model": gateway.settings.model.name})
+
+
+def _tokens(answer: dict[str, Any] | None) -> int | None:
+    usage = (answer or {}).get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    return total if isinstance(total, int) else None
 
 
 def _read(body: bytes) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import aiohttp
 import orjson
 
+from atdp.records import Status
 from services.gateway import errors
 from services.gateway.asgi import JSON, Request, Send, respond
 from services.gateway.errors import ApiError
@@ -23,6 +24,15 @@ from services.proxy.sse import EventSplitter, ServerSentEvent
 JsonRpc = dict[str, Any]
 End = Literal["complete", "client_gone", "broken", "timeout", "unreachable"]
 _T = TypeVar("_T")
+
+UNANSWERED: dict[End, tuple[Status, str]] = {
+    "complete": ("unknown", "no_answer"),
+    "client_gone": ("cancelled", "client_disconnected"),
+    "broken": ("truncated", "stream_truncated"),
+    "timeout": ("timeout", "timeout"),
+    "unreachable": ("error", "unreachable"),
+}
+"""What a call without an answer is, by how its reply ended."""
 
 SERVER_ERROR = -32000
 """JSON-RPC's code for what an implementation defines."""

@@ -15,14 +15,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from atdp.records import Cause, Status
+from atdp.records import Cause
 from evoplane.settings import McpServer
 from registry.tenants import Key
 from services.gateway.asgi import Request, Send
 from services.gateway.boundary import session_of, store_reports, waiting_session
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.gateway.jsonrpc import End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
+from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.mcp_calls import (
     Call,
@@ -42,14 +42,6 @@ from services.proxy.sessions import MAX_ID_LENGTH
 _log = logging.getLogger(__name__)
 
 _SESSION = b"mcp-session-id"
-_ENDS: dict[End, tuple[Status, str]] = {
-    "complete": ("unknown", "no_answer"),
-    "client_gone": ("cancelled", "client_disconnected"),
-    "broken": ("truncated", "stream_truncated"),
-    "timeout": ("timeout", "timeout"),
-    "unreachable": ("error", "unreachable"),
-}
-"""What a call without an answer is, by how its reply ended."""
 
 
 async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None:
@@ -150,7 +142,7 @@ class _Exchange:
     async def ended(self, how: End, status: int | None, detail: str) -> None:
         left, self._calls = list(self._calls.values()), {}
         for call in left:
-            outcome, kind = _ENDS[how]
+            outcome, kind = UNANSWERED[how]
             if how == "complete" and status is not None and status >= 400:
                 outcome, kind = "error", f"http_{status}"
             elif self._conversation is not None and call.id in self._conversation.cancelled:

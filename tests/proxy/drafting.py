@@ -55,9 +55,7 @@ def event(id: str, trajectory: str = "t1", text: str = "hi", **more: Any) -> Eve
     )
 
 
-def signal(
-    id: str, kind: Literal["event", "trajectory", "session"], target: str, name: str = "helpful"
-) -> Signal:
+def signal(id: str, kind: Literal["event", "trajectory", "session"], target: str, name: str = "helpful") -> Signal:
     annotation = AnnotationDraft(
         atdp="1.0",
         id=id,
