@@ -6,12 +6,19 @@ consent changes are as hard to alter unnoticed as actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import orjson
 
-from atdp.canonical import digest, digest_bytes, plain
+from atdp.canonical import digest, digest_bytes, plain, sorted_json
+from atdp.records import AnnotationDraft, EventDraft, TrajectoryDraft
+
+Draft = TrajectoryDraft | EventDraft | AnnotationDraft
+"""What gets a place in a chain."""
 
 
 def seal(body: dict[str, Any], seq: int, prev_hash: str | None) -> dict[str, Any]:
@@ -29,10 +36,37 @@ def sealed_json(body: dict[str, Any], seq: int, prev_hash: str | None) -> tuple[
     record = {**body, "seq": seq, "prev_hash": prev_hash}
     data = plain(record)
     if data is not None:
-        hash = digest_bytes(data)
-        return hash, b'%b,"hash":"%b"}' % (data[:-1], hash.encode())
+        return hashed(data)
     record["hash"] = hash = digest(record)
     return hash, orjson.dumps(record)
+
+
+def draft_json(draft: Draft, seq: int, prev_hash: str | None) -> bytes:
+    """A draft in its place in the chain as JSON with sorted keys; where `is_canonical` says so, `hashed` seals it.
+
+    Raises `TypeError`, `ValueError`, `OverflowError` or `RecursionError` for what can't be written as JSON.
+    """
+    form, values = _chained(type(draft))
+    return sorted_json(form(seq, prev_hash, *values(draft)))
+
+
+def hashed(data: bytes) -> tuple[str, bytes]:
+    """The hash of a record whose canonical form this is, and the record as JSON with its hash."""
+    hash = digest_bytes(data)
+    return hash, b'%b,"hash":"%b"}' % (data[:-1], hash.encode())
+
+
+@cache
+def _chained(kind: type[Draft]) -> tuple[Callable[..., msgspec.Struct], Callable[[Draft], tuple[Any, ...]]]:
+    """A struct with the fields of a draft and its place in the chain, and what gets a draft's values in their order."""
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    form = msgspec.defstruct(
+        f"Chained{kind.__name__}",
+        [("seq", int), ("prev_hash", str | None), *((name, Any) for name in names)],
+        tag_field=kind.__struct_config__.tag_field,
+        tag=kind.__struct_config__.tag,
+    )
+    return form, attrgetter(*names)
 
 
 def record_hash(record: dict[str, Any]) -> str:

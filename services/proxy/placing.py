@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from atdp import chain
-from atdp.canonical import digest_bytes
+from atdp.canonical import digest_bytes, is_canonical
 from atdp.records import AnnotationDraft, Context, EventDraft, Target, TrajectoryDraft
 from services.proxy import parts
 from services.proxy.drafts import (
@@ -29,6 +29,13 @@ from services.proxy.drafts import (
 
 ENDING_ANNOTATION = "resolved"
 """The reward that says how a task ended; it closes its trajectory."""
+
+_RECORDS: dict[type[chain.Draft], str] = {
+    TrajectoryDraft: "trajectory", EventDraft: "event", AnnotationDraft: "annotation"
+}  # fmt: skip
+
+_SMALL_BYTES = parts.INLINE_BYTES + 200
+"""Up to this size a record has no leaf to keep apart: its place in the chain and its ids take more than 200."""
 
 _SAFE_INTEGER = 2**53 - 1
 _ABSENT: Any = object()
@@ -126,7 +133,8 @@ class Placing:
         match draft:
             case EventDraft():
                 stored = self._append(draft)
-                self._bind_waiting("event", draft.id)
+                if self._waiting:
+                    self._bind_waiting("event", draft.id)
                 return stored
             case AnnotationDraft():
                 return self._append(draft)
@@ -195,7 +203,7 @@ class Placing:
 
     def _insert(
         self,
-        draft: TrajectoryDraft | EventDraft | AnnotationDraft,
+        draft: chain.Draft,
         id: str,
         kind: str,
         agent: str,
@@ -203,19 +211,27 @@ class Placing:
         previous: str | None,
     ) -> str:
         """Seal the draft into its chain; gives its hash."""
-        data = msgspec.json.encode(draft)
-        body = msgspec.to_builtins(draft)
-        if len(data) > parts.INLINE_BYTES or parts.may_have_stand_ins(data):
-            body = parts.externalize(body, self._put)
-        try:
-            digest, sealed = chain.sealed_json(body, seq, previous)
-        except ValueError:
-            digest, sealed = chain.sealed_json(_within_json(body), seq, previous)
-        record = body["record"]
+        data = chain.draft_json(draft, seq, previous)
+        large = len(data) > _SMALL_BYTES or parts.may_have_stand_ins(data)
+        if not large and is_canonical(data):
+            digest, sealed = chain.hashed(data)
+        else:
+            digest, sealed = self._sealed(draft, seq, previous, large)
+        record = _RECORDS[type(draft)]
         self.size += len(sealed)
         self.records.append((id, draft.trajectory_id, seq, record, kind, agent, sealed))
         self._set(self._known, id, Known(draft.trajectory_id, seq, record, agent))
         return digest
+
+    def _sealed(self, draft: chain.Draft, seq: int, previous: str | None, large: bool) -> tuple[str, bytes]:
+        """The hash and the JSON of a draft with content to keep apart, or with numbers that are written otherwise."""
+        body = msgspec.to_builtins(draft)
+        if large:
+            body = parts.externalize(body, self._put)
+        try:
+            return chain.sealed_json(body, seq, previous)
+        except ValueError:
+            return chain.sealed_json(_within_json(body), seq, previous)
 
     def _signal(self, signal: Signal) -> Stored:
         id = _storable(signal.annotation.id)
@@ -285,7 +301,8 @@ class Placing:
         id = head.trajectory_id
         opened = (head.session_id, head.agent, head.purpose, head.opened, head.opened_at)
         self._set(self._heads, id, Head(id, *opened, last_at, closed, next_seq, hash))
-        self._set(self.changed, id, True)
+        if id not in self.changed:
+            self._set(self.changed, id, True)
 
     def _put(self, media_type: str, data: bytes) -> str:
         digest = digest_bytes(data)

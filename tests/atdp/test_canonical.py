@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import struct
 
+import msgspec
 import pytest
 import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atdp import clock
-from atdp.canonical import canonical, digest, digest_bytes
+from atdp import chain, clock
+from atdp.canonical import canonical, digest, digest_bytes, is_canonical
 from atdp.ids import derived_id, new_id, uuid7
+from atdp.records import Action, EventDraft, Message, Metadata, Observation, Outcome, Part
 
 # RFC 8785, appendix B: IEEE 754 bits and the text ECMAScript writes
 NUMBERS = [
@@ -98,6 +100,79 @@ def test_the_fast_form_of_a_number_is_the_reference_form_for_all_bits(bits: int)
     (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
     if value == value and abs(value) != float("inf"):
         assert canonical([value, 0.5]) == rfc8785.dumps([value, 0.5])
+
+
+def an_event(value: object, text: str = "hello", duration_ms: float = 812.25) -> EventDraft:
+    return EventDraft(
+        atdp="1.0",
+        id="e1",
+        trajectory_id="t1",
+        kind="tool_call",
+        time="2026-11-30T10:15:00.000Z",
+        ctx="sha256:" + "a" * 64,
+        duration_ms=duration_ms,
+        o=Observation(messages=[Message(role="user", parts=[Part(type="text", content=text)])]),
+        a=Action(name=text, arguments=value, params={"temperature": 0.7, "max_tokens": 1024}),
+        m=Metadata(ttft_ms=190.5, tags={"agent": text}),
+        y=Outcome(status="ok", result=value),
+        ext={"value": [value, 0.5, value]},
+    )
+
+
+PREVIOUS = "sha256:" + "b" * 64
+
+
+def reference(draft: EventDraft) -> bytes:
+    return rfc8785.dumps({**msgspec.to_builtins(draft), "seq": 7, "prev_hash": PREVIOUS})
+
+
+def test_a_usual_draft_is_written_in_canonical_form_at_once() -> None:
+    draft = an_event({"order": "A-17", "lines": [3, 5], "paid": True}, text="is it 1.5 or 2.0, é?")
+    data = chain.draft_json(draft, 7, PREVIOUS)
+    assert is_canonical(data)
+    assert data == reference(draft)
+    assert chain.hashed(data)[0] == chain.seal(msgspec.to_builtins(draft), 7, PREVIOUS)["hash"]
+
+
+@pytest.mark.parametrize(
+    "value", [1.0, -0.0, 1e15, 1e16, 1e-5, -2.5e-7, 1e21, 2**53 + 1, float("nan"), {"\ufb33": 1, "\U0001f600": 2}]
+)
+def test_a_draft_whose_json_may_not_be_its_canonical_form_gets_a_closer_look(value: object) -> None:
+    for held in (value, [value], ["a", value], {"k": value}):
+        assert not is_canonical(chain.draft_json(an_event(held), 7, PREVIOUS))
+
+
+@settings(max_examples=300, deadline=None)
+@given(_VALUES, st.text(), st.floats(0, allow_infinity=False))
+def test_no_draft_is_taken_for_canonical_that_the_reference_writes_otherwise(
+    value: object, text: str, duration_ms: float
+) -> None:
+    draft = an_event(value, text, duration_ms)
+    try:
+        data = chain.draft_json(draft, 7, PREVIOUS)
+    except (ValueError, OverflowError):
+        return
+    if is_canonical(data):
+        assert data == reference(draft)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_no_number_in_a_draft_is_taken_for_canonical_that_the_reference_writes_otherwise(bits: int) -> None:
+    (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
+    draft = an_event([value, 0.5])
+    data = chain.draft_json(draft, 7, PREVIOUS)
+    if is_canonical(data):
+        assert data == reference(draft)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.floats(-1e17, 1e17) | st.integers(-(2**63), 2**63).map(float) | st.floats(-1e-3, 1e-3))
+def test_no_number_of_everyday_size_is_taken_for_canonical_that_the_reference_writes_otherwise(value: float) -> None:
+    draft = an_event({"a": value}, duration_ms=abs(value))
+    data = chain.draft_json(draft, 7, PREVIOUS)
+    if is_canonical(data):
+        assert data == reference(draft)
 
 
 def test_a_part_is_named_by_its_bytes() -> None:

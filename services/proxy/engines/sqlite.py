@@ -93,20 +93,28 @@ class SqliteEngine:
         """Nothing is shared between connections."""
 
 
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection for writing, with the log's settings: what is committed is on the disk, what is deleted is gone."""
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        connection.execute("PRAGMA secure_delete=ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 class SqliteWriter:
     """The writer's connection: a commit returns when it is on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._data_version = -1
         with _failures():
-            self._connection = sqlite3.connect(
-                path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
+            self._connection = connect(path)
             try:
-                self._connection.execute("PRAGMA journal_mode=WAL")
-                self._connection.execute("PRAGMA synchronous=FULL")
-                self._connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-                self._connection.execute("PRAGMA secure_delete=ON")
                 self._migrate()
             except BaseException:
                 self._connection.close()
