@@ -53,7 +53,7 @@ _zstandard = _Zstandard()
 
 
 def pack(body: bytes) -> bytes:
-    """A record's JSON, packed: a quarter to a half of it, in 6 µs."""
+    """A record's JSON, packed: a quarter to a half of it, in 7 µs."""
     return _ZSTANDARD + _zstandard.compress(body)
 
 
