@@ -186,9 +186,17 @@ def call_part(call: Any) -> dict[str, Any]:
     except ValueError:  # such as an integer beyond 2**53: valid JSON that only its own text can carry
         return {**part, "arguments": raw}
     part["arguments"] = value
-    if json.dumps(value, ensure_ascii=False) != raw:
+    if not _written_alike(value, raw):
         part["raw"] = raw
     return part
+
+
+def _written_alike(value: dict[str, Any], raw: str) -> bool:
+    """Does writing the value give the text again, after a log has put its keys in canonical order?
+
+    RFC 8785 orders keys by UTF-16 code units, Python by code points: alike within the basic plane.
+    """
+    return max(raw) <= "\uffff" and json.dumps(value, ensure_ascii=False, sort_keys=True) == raw
 
 
 def _beyond(call: Any) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
 from atdp import messages
+from atdp.canonical import canonical
 from atdp.records import Message
 
 
@@ -74,3 +76,17 @@ def test_ids_and_names_of_the_wrong_type_do_not_break_capture() -> None:
     msgspec.convert(
         messages.from_openai({"role": "assistant", "tool_calls": [{"id": 1, "function": {}}, "x"]}), Message
     )
+
+
+def test_arguments_come_back_byte_for_byte_from_a_log_that_orders_keys() -> None:
+    texts = (
+        '{"b": 1, "a": 2}',
+        '{"a": 1, "b": {"d": 1, "c": 2}}',
+        '{"a": 1}',
+        '{"a":1}',
+        '{"\U0001f600": 1, "\uffee": 2}',
+    )
+    for text in texts:
+        (part,) = messages.tool_calls(messages.from_openai({"role": "assistant", "tool_calls": [call(text)]}))
+        stored = json.loads(canonical(part))
+        assert messages.arguments_text(stored) == text
