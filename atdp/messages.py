@@ -186,7 +186,7 @@ def call_part(call: Any) -> dict[str, Any]:
     except ValueError:  # such as an integer beyond 2**53: valid JSON that only its own text can carry
         return {**part, "arguments": raw}
     part["arguments"] = value
-    if not _written_alike(value, raw):
+    if not (isinstance(raw, str) and _written_alike(value, raw)):
         part["raw"] = raw
     return part
 

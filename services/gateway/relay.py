@@ -87,7 +87,7 @@ class StreamRelay:
     async def _tell(self, events: list[ServerSentEvent]) -> None:
         out = b""
         for event in events:
-            if self._assembler.completion.done:
+            if self._assembler.done:
                 self._held += event.raw
             else:
                 out += self._read(event)
@@ -106,7 +106,7 @@ class StreamRelay:
             if self._ttft_ms is None and self._assembler.shows(chunk):
                 self._ttft_ms = (time.monotonic() - self._exchange.clock) * 1000
         if self._assembler.ends(event, chunk):
-            self._assembler.completion.done = True
+            self._assembler.end()
             self._held += event.raw
             return self._flush()
         return event.raw if self._tokens is None or chunk is None else self._tokens.event(event, chunk)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
+_LONGEST_END = 4
+"""Bytes of two CRLF."""
+
 DONE = b"[DONE]"
 """What OpenAI-style streams end with."""
 
@@ -34,21 +37,27 @@ class EventSplitter:
     """Cuts a stream into events; keeps what is not complete yet."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._searched = 0
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events completed by `chunk`."""
         self._buffer += chunk
+        # what was searched before holds no end; one may have begun in its last bytes
+        ends = [end.end() for end in _EVENT_END.finditer(self._buffer, max(0, self._searched - _LONGEST_END + 1))]
         events, start = [], 0
-        for end in _EVENT_END.finditer(self._buffer):
-            events.append(_event(self._buffer[start : end.end()]))
-            start = end.end()
-        self._buffer = self._buffer[start:]
+        for end in ends:
+            events.append(_event(bytes(self._buffer[start:end])))
+            start = end
+        del self._buffer[:start]
+        self._searched = len(self._buffer)
         return events
 
     def close(self) -> list[ServerSentEvent]:
         """What is left when the stream ends: an event that was not closed by a blank line, or nothing."""
-        rest, self._buffer = self._buffer, b""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        self._searched = 0
         return [_event(rest)] if rest else []
 
 

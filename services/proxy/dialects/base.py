@@ -42,11 +42,53 @@ class Problem:
     code: str | None = None
 
 
+class Texts:
+    """Fields whose text arrives in pieces: joined when somebody asks, since adding strings up costs the square
+    of their length."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, str], tuple[dict[str, Any], list[str]]] = {}
+
+    def add(self, holder: dict[str, Any], field: str, piece: str) -> None:
+        """One more piece of `holder[field]`."""
+        waiting = self._waiting.get((id(holder), field))
+        if waiting is None:
+            self._waiting[id(holder), field] = (holder, [str(holder.get(field) or ""), piece])
+        else:
+            waiting[1].append(piece)
+
+    def replaced(self, holder: dict[str, Any]) -> None:
+        """What `holder` says now is whole: pieces of it that still wait are not added to it."""
+        for key in [key for key in self._waiting if key[0] == id(holder)]:
+            del self._waiting[key]
+
+    def join(self) -> None:
+        for (_, field), (holder, pieces) in self._waiting.items():
+            holder[field] = "".join(pieces)
+        self._waiting.clear()
+
+
 class Assembler(ABC):
     """Adds up the events of a streamed answer."""
 
     def __init__(self) -> None:
-        self.completion = Completion()
+        self._completion = Completion()
+        self._texts = Texts()
+
+    @property
+    def completion(self) -> Completion:
+        """The answer as far as it came."""
+        self._texts.join()
+        return self._completion
+
+    @property
+    def done(self) -> bool:
+        """Did the event that ends the stream arrive?"""
+        return self._completion.done
+
+    def end(self) -> None:
+        """The event that ends the stream has arrived."""
+        self._completion.done = True
 
     @abstractmethod
     def add(self, chunk: dict[str, Any]) -> None:

@@ -77,9 +77,9 @@ class ChatAssembler(Assembler):
         return bool(chunk.get("choices"))
 
     def add(self, chunk: dict[str, Any]) -> None:
-        _read_head(self.completion, chunk)
+        _read_head(self._completion, chunk)
         for position, raw in enumerate(dicts(chunk.get("choices"))):
-            choice = _choice(self.completion, raw, position)
+            choice = _choice(self._completion, raw, position)
             delta = raw.get("delta")
             if isinstance(delta, dict):
                 self._add_delta(choice, delta)
@@ -92,7 +92,7 @@ class ChatAssembler(Assembler):
                 for position, piece in enumerate(dicts(value)):
                     self._add_call(choice, piece, position)
             elif key in _JOINED_FIELDS and isinstance(value, str):
-                message[key] = (message.get(key) or "") + value
+                self._texts.add(message, key, value)
             elif value is not None:
                 message[key] = value
             else:
@@ -122,7 +122,7 @@ class ChatAssembler(Assembler):
             if function.get("name") and not known["function"]["name"]:
                 known["function"]["name"] = function["name"]
             if isinstance(function.get("arguments"), str):
-                known["function"]["arguments"] += function["arguments"]
+                self._texts.add(known["function"], "arguments", function["arguments"])
 
 
 def _read_head(completion: Completion, body: dict[str, Any]) -> None:

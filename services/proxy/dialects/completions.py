@@ -43,7 +43,7 @@ class Completions(OpenAIDialect):
             return None
         assembler = CompletionsAssembler()
         assembler.add(body)
-        assembler.completion.done = True
+        assembler.end()
         return assembler.completion
 
     def assembler(self) -> CompletionsAssembler:
@@ -62,7 +62,7 @@ class CompletionsAssembler(Assembler):
         return event.data == DONE
 
     def add(self, chunk: dict[str, Any]) -> None:
-        completion = self.completion
+        completion = self._completion
         completion.id = chunk.get("id") or completion.id
         completion.model = chunk.get("model") or completion.model
         if isinstance(chunk.get("usage"), dict):
@@ -73,6 +73,6 @@ class CompletionsAssembler(Assembler):
         for position, raw in enumerate(dicts(chunk.get("choices"))):
             choice = completion.choice(raw["index"] if isinstance(raw.get("index"), int) else position)
             if isinstance(raw.get("text"), str):
-                choice.message["text"] = choice.message.get("text", "") + raw["text"]
+                self._texts.add(choice.message, "text", raw["text"])
             if raw.get("finish_reason") is not None:
                 choice.finish_reason = str(raw["finish_reason"])

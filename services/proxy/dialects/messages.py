@@ -100,7 +100,16 @@ class MessagesAssembler(Assembler):
     def __init__(self) -> None:
         super().__init__()
         self._blocks: dict[int, dict[str, Any]] = {}
-        self._inputs: dict[int, str] = {}
+        self._inputs: dict[int, dict[str, Any]] = {}
+        """Inputs that have not ended, as text."""
+
+    @property
+    def completion(self) -> Completion:
+        completion = super().completion
+        for index, given in self._inputs.items():
+            # a truncated input stays the text it was
+            self._blocks[index]["input"] = given["text"]
+        return completion
 
     def ends(self, event: ServerSentEvent, chunk: dict[str, Any] | None) -> bool:
         return chunk is not None and chunk.get("type") == "message_stop"
@@ -109,7 +118,7 @@ class MessagesAssembler(Assembler):
         return str(chunk.get("type")).startswith("content_block")
 
     def add(self, chunk: dict[str, Any]) -> None:
-        completion = self.completion
+        completion = self._completion
         match chunk.get("type"):
             case "message_start" if isinstance(chunk.get("message"), dict):
                 _read_head(completion, chunk["message"])
@@ -133,7 +142,7 @@ class MessagesAssembler(Assembler):
         index = chunk.get("index")
         self._blocks[index if isinstance(index, int) else len(self._blocks)] = block
         content = [self._blocks[i] for i in sorted(self._blocks)]
-        self.completion.choice(0).message = {"role": "assistant", "content": content}
+        self._completion.choice(0).message = {"role": "assistant", "content": content}
 
     def _delta(self, chunk: dict[str, Any], delta: dict[str, Any]) -> None:
         index = chunk.get("index")
@@ -143,23 +152,23 @@ class MessagesAssembler(Assembler):
         block = self._blocks[index]
         match delta.get("type"):
             case "input_json_delta":
-                # joined here, read when the block ends: a truncated input stays the text it was
-                text = self._inputs[index] = self._inputs.get(index, "") + str(delta.get("partial_json") or "")
-                if text:
-                    block["input"] = text
+                piece = str(delta.get("partial_json") or "")
+                if piece:
+                    self._texts.add(self._inputs.setdefault(index, {}), "text", piece)
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
             case _:
                 for key, value in delta.items():
                     if key != "type" and isinstance(value, str):
-                        block[key] = str(block.get(key) or "") + value
+                        self._texts.add(block, key, value)
 
     def _stop(self, chunk: dict[str, Any]) -> None:
         index = chunk.get("index")
-        text = self._inputs.pop(index, "") if isinstance(index, int) else ""
-        if text and isinstance(index, int):
-            value = messages.loads_or_none(text)
-            self._blocks[index]["input"] = value if isinstance(value, dict) else text
+        given = self._inputs.pop(index, None) if isinstance(index, int) else None
+        if given is not None and isinstance(index, int):
+            self._texts.join()
+            value = messages.loads_or_none(given["text"])
+            self._blocks[index]["input"] = value if isinstance(value, dict) else given["text"]
 
 
 def _read_head(completion: Completion, body: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from atdp import messages
 from services.proxy.completion import Choice, Completion
-from services.proxy.dialects.base import Assembler, Message, Problem, WrongRequest, dicts
+from services.proxy.dialects.base import Assembler, Message, Problem, Texts, WrongRequest, dicts
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import ServerSentEvent
 
@@ -105,55 +105,59 @@ class ResponsesAssembler(Assembler):
         kind, response = chunk.get("type"), chunk.get("response")
         if kind in _TERMINAL and isinstance(response, dict):
             self._items.clear()
-            _read(self.completion, response)
+            self._texts = Texts()
+            _read(self._completion, response)
         elif kind == "error":
             error = chunk.get("error")
-            self.completion.error = error if isinstance(error, dict) else chunk
+            self._completion.error = error if isinstance(error, dict) else chunk
         elif isinstance(response, dict):
-            self.completion.id = response.get("id") or self.completion.id
-            self.completion.model = response.get("model") or self.completion.model
+            self._completion.id = response.get("id") or self._completion.id
+            self._completion.model = response.get("model") or self._completion.model
         elif isinstance(chunk.get("output_index"), int):
             self._add(chunk["output_index"], str(kind), chunk)
 
     def _add(self, index: int, kind: str, chunk: dict[str, Any]) -> None:
         item = self._items.setdefault(index, {})
         if kind in ("response.output_item.added", "response.output_item.done") and isinstance(chunk.get("item"), dict):
+            self._texts.replaced(item)
             item.clear()
             item.update(chunk["item"])
         elif isinstance(chunk.get("delta"), str):
-            _add_delta(item, kind, chunk)
-        self.completion.choice(0).message = {"output": [self._items[i] for i in sorted(self._items)]}
+            _add_delta(self._texts, item, kind, chunk)
+        self._completion.choice(0).message = {"output": [self._items[i] for i in sorted(self._items)]}
 
 
-def _add_delta(item: dict[str, Any], kind: str, chunk: dict[str, Any]) -> None:
+def _add_delta(texts: Texts, item: dict[str, Any], kind: str, chunk: dict[str, Any]) -> None:
     delta = chunk["delta"]
     match kind:
         case "response.function_call_arguments.delta":
-            item["arguments"] = str(item.get("arguments") or "") + delta
+            texts.add(item, "arguments", delta)
         case "response.custom_tool_call_input.delta":
-            item["input"] = str(item.get("input") or "") + delta
+            texts.add(item, "input", delta)
         case "response.output_text.delta" | "response.refusal.delta":
             name = "text" if "output_text" in kind else "refusal"
             part = _part(item, "content", chunk.get("content_index"), {"type": f"output_{name}"[:11], name: ""})
-            part[name] = str(part.get(name) or "") + delta
+            texts.add(part, name, delta)
         case "response.reasoning_summary_text.delta":
             part = _part(item, "summary", chunk.get("summary_index"), {"type": "summary_text", "text": ""})
-            part["text"] = str(part.get("text") or "") + delta
+            texts.add(part, "text", delta)
         case "response.reasoning_text.delta":
             part = _part(item, "content", chunk.get("content_index"), {"type": "reasoning_text", "text": ""})
-            part["text"] = str(part.get("text") or "") + delta
+            texts.add(part, "text", delta)
 
 
 def _part(item: dict[str, Any], field: str, index: Any, empty: dict[str, Any]) -> dict[str, Any]:
     """The part that a delta is for; items arrive with lists that are filled as the parts come."""
     found = item.get(field)
-    given = list(found) if isinstance(found, list) else []
+    given = found if isinstance(found, list) else []
     at = index if isinstance(index, int) and 0 <= index <= len(given) else max(len(given) - 1, 0)
     while len(given) <= at:
         given.append(dict(empty))
-    given[at] = dict(given[at]) if isinstance(given[at], dict) else dict(empty)
+    if not isinstance(given[at], dict):
+        given[at] = dict(empty)
     item[field] = given
-    return given[at]
+    part: dict[str, Any] = given[at]
+    return part
 
 
 def _read(completion: Completion, response: dict[str, Any]) -> None:
