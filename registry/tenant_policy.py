@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import sqlite3
 import tomllib
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
+import regex
 from msgspec import Meta, Struct
 
 from registry import audit
@@ -22,8 +24,21 @@ Action = Literal["pseudonym", "mask", "drop", "keep"]
 """`pseudonym`: a stable name, original sealed; `mask`: gone for good; `drop`: with its whole field; `keep`: as is."""
 
 _MAX_PATTERN = 300
+_SEARCH_S = 0.02
 _NESTED_REPEAT = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
 """`(a+)+`: a pattern that takes exponential time would stop the gateway."""
+
+
+class BoundedPattern:
+    """A tenant's pattern: no check of its text tells all that run away, so every search has a time limit."""
+
+    def __init__(self, pattern: regex.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where it matches a text; raises `TimeoutError` when finding that takes too long."""
+        for match in self._pattern.finditer(text, timeout=_SEARCH_S):
+            yield match.start(), match.end()
 
 
 class _Policy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -46,7 +61,7 @@ class Dictionary(_Policy, frozen=True):
         """What a finding of it is called."""
         return self.name.upper()
 
-    def compiled(self) -> re.Pattern[str]:
+    def compiled(self) -> BoundedPattern:
         """One pattern for all of it; raises `RegistryError` for what is none or could run away."""
         texts = [rf"(?<!\w){re.escape(term)}(?!\w)" for term in sorted(self.terms, key=len, reverse=True)]
         for pattern in self.patterns:
@@ -54,12 +69,12 @@ class Dictionary(_Policy, frozen=True):
                 raise RegistryError(f"dictionary {self.name}: {pattern!r} is too long or repeats a repetition")
             texts.append(f"(?:{pattern})")
         try:
-            compiled = re.compile("|".join(texts), re.IGNORECASE if self.ignore_case else 0)
-        except re.error as error:
+            compiled = regex.compile("|".join(texts), regex.IGNORECASE if self.ignore_case else 0)
+        except regex.error as error:
             raise RegistryError(f"dictionary {self.name}: {error}") from error
         if not texts or compiled.search("") is not None:
             raise RegistryError(f"dictionary {self.name} is empty, or a pattern of it matches nothing at all")
-        return compiled
+        return BoundedPattern(compiled)
 
 
 class FieldRule(_Policy, frozen=True):

@@ -112,8 +112,8 @@ class Detector:
 
     def _candidates(self, text: str, depth: int) -> Iterator[Finding]:
         for entity, pattern in self._dictionaries:
-            for match in pattern.finditer(text):
-                yield Finding(*match.span(), entity)
+            for start, end in pattern.spans(text):
+                yield Finding(start, end, entity)
         if _harmless(text):
             return
         lower = _lower(text)
