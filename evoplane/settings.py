@@ -34,6 +34,7 @@ class Gateway(_Section):
     host: str = Field("127.0.0.1", description="address agents connect to")
     port: int = Field(8400, description="public ingress: gateway, router and data proxy in one process")
     max_body_bytes: int = Field(16 * 2**20, description="larger request bodies are refused with 413")
+    max_messages: int = Field(10_000, description="more messages in one request are refused with 400")
     capture: Literal["durable", "async"] = Field(
         "durable", description="durable: the last byte waits for the event's commit; async: it does not"
     )

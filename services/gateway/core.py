@@ -59,6 +59,9 @@ class Gateway:
         self.control = ControlWatcher(settings.control_db, settings.model.name, settings.keys_dir)
         self.reader = open_reader(settings)
         self.governor = Governor(lambda: self.control.picture, self.reader.trajectory_key)
+        self._governor_apart = Governor(lambda: self.control.picture, self.reader.trajectory_key)
+        self._apart = asyncio.Lock()
+        """For large exchanges: a governor is for one thread."""
         self.budgets = Budgets(lambda: self.control.picture.policies)
         self._counted = settings.var / f"budgets-{settings.gateway.port}.json"
         """Where today's use is written down every few seconds, for the next start."""
@@ -141,7 +144,9 @@ class Gateway:
     async def record(self, exchange: Exchange, ending: Ending) -> None:
         """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
         policy = self.control.picture.policies.get(exchange.session.key.tenant, tenant_policy.DEFAULT)
-        if self.settings.gateway.capture == "durable":
+        if exchange.large:
+            await self._record_apart(exchange, ending)
+        elif self.settings.gateway.capture == "durable":
             await self._confirm(self._submit(exchange, ending), exchange, ending)
         elif policy.on_failure == "block":
             # an exchange that can't be redacted must not be answered, so that has to be known first
@@ -201,6 +206,17 @@ class Gateway:
         except StoreUnavailable:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
+
+    async def _record_apart(self, exchange: Exchange, ending: Ending) -> None:
+        """A large exchange is made ready in a thread of its own kind, one at a time: others must not wait for it."""
+        self.store.require_room()
+        self.metrics.endings[ending.status] += 1
+        tenant = exchange.session.key.tenant
+        drafts = exchange.drafts(ending, self.contexts)
+        self.settle(exchange)
+        async with self._apart:
+            protected = await asyncio.to_thread(self._governor_apart.protect, tenant, drafts)
+        await self._confirm(self.store.submit(tenant, protected), exchange, ending)
 
     async def _confirm(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         """Only what is durable may be pointed at: the session goes on from the exchange once it is."""

@@ -26,7 +26,7 @@ from services.gateway.recall import recall
 from services.gateway.relay import StreamRelay
 from services.gateway.translation import translated
 from services.gateway.upstream import Upstream, forwarded, passed_on
-from services.proxy.capture import Exchange
+from services.proxy.capture import LARGE_BYTES, Exchange
 from services.proxy.clients import MAX_ID_LENGTH, Claim, Line, claim
 from services.proxy.completion import Completion
 from services.proxy.dialects import CHAT, Dialect
@@ -67,7 +67,8 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     if isinstance(parsed, dict) and (before := dialect.continues(parsed)) is not None:
         await recall(gateway, key, before)
-    prepared = prepare(gateway, request, key, dialect, parsed, raw)
+    exchange = await _begun(gateway, key, dialect, parsed, len(raw))
+    prepared = prepare(gateway, request, key, exchange, parsed, raw)
     call = Call(gateway, request, send, prepared)
     try:
         await call.run(forwarded(request.text_headers))
@@ -77,15 +78,31 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
         asyncio.get_running_loop().call_soon(gateway.settle, prepared.exchange)
 
 
-def prepare(gateway: Gateway, request: Request, key: Key, dialect: Dialect, parsed: Any, raw: bytes) -> Prepared:
-    """The exchange bound to its session and version, and the bytes for the upstream."""
-    model = asked_model(parsed)
+async def _begun(gateway: Gateway, key: Key, dialect: Dialect, parsed: Any, size: int) -> Exchange:
+    """The exchange of a request of `size` bytes: read on a thread when it is large, for others must not wait."""
+    asked_model(parsed)
     try:
         dialect.check(parsed)
     except WrongRequest as error:
         raise errors.malformed(str(error), error.param) from error
+    said, limit = parsed.get(dialect.content_field), gateway.settings.gateway.max_messages
+    if isinstance(said, list) and len(said) > limit:
+        raise errors.malformed(
+            f"More than {limit} messages in one request (setting gateway.max_messages).", dialect.content_field
+        )
     before = _before(gateway, key, dialect, parsed)
-    exchange = Exchange(dialect, parsed, gateway.hash_key(key.tenant), before)
+    if size <= LARGE_BYTES:
+        return Exchange(dialect, parsed, gateway.hash_key(key.tenant), before)
+    exchange = await asyncio.to_thread(Exchange, dialect, parsed, gateway.hash_key(key.tenant), before)
+    exchange.large = True
+    return exchange
+
+
+def prepare(
+    gateway: Gateway, request: Request, key: Key, exchange: Exchange, parsed: dict[str, Any], raw: bytes
+) -> Prepared:
+    """The exchange bound to its session and version, and the bytes for the upstream."""
+    dialect, model = exchange.dialect, parsed["model"]
     exchange.retried = (request.header(b"x-stainless-retry-count") or "0") != "0"
     pinned = _pinned(request, key)
     said = claimed(request, parsed)
@@ -169,6 +186,7 @@ class Call:
         if raw is None:
             return
         self._upstream_s = time.monotonic() - started
+        self._exchange.large = self._exchange.large or len(raw) > LARGE_BYTES
         parsed = _json(raw)
         read = None if parsed is None or response.status >= 400 else self._read(raw, parsed)
         status, headers, body = response.status, passed_on(response), raw

@@ -19,7 +19,7 @@ from services.gateway import errors
 from services.gateway.asgi import Request, Send
 from services.gateway.errors import ApiError
 from services.gateway.upstream import passed_on
-from services.proxy.capture import Exchange
+from services.proxy.capture import LARGE_BYTES, Exchange
 from services.proxy.ending import Ending
 from services.proxy.sse import EventSplitter, ServerSentEvent
 from services.proxy.store import StoreUnavailable
@@ -74,8 +74,10 @@ class StreamRelay:
         await self._end(self._ending(gone.done(), broken))
 
     async def _pump(self, response: aiohttp.ClientResponse) -> None:
-        splitter = EventSplitter()
+        splitter, size = EventSplitter(), 0
         while chunk := await response.content.readany():
+            size += len(chunk)
+            self._exchange.large = self._exchange.large or size > LARGE_BYTES
             await self._pass_on(splitter.feed(chunk))
         await self._pass_on(splitter.close())
 

@@ -43,6 +43,9 @@ from services.proxy.inputs import Inputs
 from services.proxy.rewording import Told, reworded
 from services.proxy.sessions import Attempt, PendingCall, Session, Sessions, Step
 
+LARGE_BYTES = 262_144
+"""A request or an answer larger than this must not be worked on in the event loop."""
+
 _NOT_ASKED = frozenset({"stream", "stream_options"})
 """How an answer travels does not make it another question."""
 _MOST_CHANGED = 8
@@ -61,6 +64,9 @@ class Exchange:
     """What was set aside of its tenant's budget."""
     translation: dict[str, Any] | None = None
     """From which dialect to which the request was translated, and what was lost on the way."""
+
+    large = False
+    """Is it so large that what is done with it must not be done on the event loop?"""
 
     def __init__(
         self, dialect: Dialect, request: dict[str, Any], hash_key: bytes = b"", goes_on_from: Step | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from msgspec import UNSET, convert
@@ -11,6 +12,9 @@ from atdp.ids import derived_id
 from atdp.records import Action, Actor, Cause, Message, Observation, Outcome, Replay
 from services.proxy.conversation import Fingerprints
 from services.proxy.sessions import Session
+
+_MOST = 500
+"""More messages than this since the last answer are no turn of anybody's: the first of them are in the call only."""
 
 
 class Inputs:
@@ -23,6 +27,7 @@ class Inputs:
         self._conversation = conversation
         self._prints = prints
         self._turns_before = turns_before
+        self._turns: list[int] = []
         self.trailing = self._trailing()
         self._ids = {index: self._id(index) for index in self.trailing if self._is_event(index)}
 
@@ -57,13 +62,16 @@ class Inputs:
 
     def turn(self, index: int) -> int:
         """User messages up to this place, the conversation before the request included."""
-        return self._turns_before + sum(message["role"] == "user" for message in self._conversation[: index + 1])
+        if not self._turns:
+            users = (message["role"] == "user" for message in self._conversation)
+            self._turns = list(accumulate(users, initial=self._turns_before))
+        return self._turns[min(index, len(self._conversation) - 1) + 1]
 
     def _trailing(self) -> range:
         start = len(self._conversation)
         while start and self._conversation[start - 1]["role"] != "assistant":
             start -= 1
-        return range(start, len(self._conversation))
+        return range(max(start, len(self._conversation) - _MOST), len(self._conversation))
 
     def _is_event(self, index: int) -> bool:
         message = self._conversation[index]

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import sqlite3
+import time
 from typing import Any
 
 import aiohttp
@@ -469,3 +470,21 @@ async def test_an_answer_that_cannot_be_stored_is_not_acknowledged(
             seen += chunk
     assert b"event_log_unavailable" in seen
     assert b"[DONE]" not in seen
+
+
+async def test_a_huge_request_is_recorded_whole_while_others_are_answered(running: Running) -> None:
+    history = [user(f"message {number} of a long history, which says nothing new") for number in range(6000)]
+    running.upstream.default = say("done")
+    huge = asyncio.create_task(running.chat(history))
+    waits = []
+    while not huge.done():
+        began = time.monotonic()
+        assert (await running.chat([user("quick")], key="lumen")).status == 200
+        waits.append(time.monotonic() - began)
+    response = await huge
+    assert response.status == 200
+    assert len(running.resolved(response)["o"]["messages"]) == 6000
+    assert len([r for r in running.chain(response) if r.get("kind") == "user_message"]) == 500
+    assert len(waits) > 2, "others go on while the huge one is worked on"
+    refused = await running.chat([user("x")] * 10_001)
+    assert refused.status == 400
