@@ -43,6 +43,8 @@ KeyOf = Callable[[str, str], "tuple[int, bytes] | None"]
 """(tenant, trajectory) → the version and the wrapped data key that the store has, or None."""
 
 _Chained = TrajectoryDraft | EventDraft | AnnotationDraft
+_CHAINED = (TrajectoryDraft, EventDraft, AnnotationDraft)
+"""As a tuple: `isinstance` takes several times as long over a union."""
 
 
 class Governance(Protocol):
@@ -186,23 +188,23 @@ class _Exchange:
         self._digests: dict[str, str] = {}
 
     def protect(self, drafts: list[StoreDraft]) -> list[StoreDraft]:
-        others = {id(d): self._other(d) for d in drafts if not isinstance(d, _Chained | Signal | Context)}
+        others = {id(d): self._other(d) for d in drafts if not isinstance(d, (*_CHAINED, Signal, Context))}
         contexts = {id(d): self._context(d) for d in drafts if isinstance(d, Context)}
         records = self._records(
-            [d.annotation if isinstance(d, Signal) else d for d in drafts if isinstance(d, _Chained | Signal)]
+            [d.annotation if isinstance(d, Signal) else d for d in drafts if isinstance(d, (*_CHAINED, Signal))]
         )
         result: list[StoreDraft] = []
         for draft in drafts:
             if isinstance(draft, Signal):
                 result.append(self._signal(draft, records[id(draft.annotation)]))
-            elif isinstance(draft, _Chained):
+            elif isinstance(draft, _CHAINED):
                 result.append(records[id(draft)])
             else:
                 result.append(contexts.get(id(draft)) or others[id(draft)])
         keys = [sealer.key(self._state.keys) for sealer in self._sealers.values()]
         # events name their blobs, so those come first; a header comes before all of its trajectory
         at = next(
-            (i for i, d in enumerate(result) if isinstance(d, EventDraft | AnnotationDraft | Signal)), len(result)
+            (i for i, d in enumerate(result) if isinstance(d, (EventDraft, AnnotationDraft, Signal))), len(result)
         )
         return [*result[:at], *keys, *self._blobs, *result[at:]]
 
@@ -271,7 +273,19 @@ class _Exchange:
         for draft, redacted in zip(group, found, strict=True):
             done[id(draft)] = self._finished(draft, redacted, trajectory, masked_now)
 
+    def _as_it_is(self, draft: _Chained, redacted: Redacted, trajectory: _Trajectory) -> bool:
+        """May the draft be stored as it came? Most may."""
+        if redacted.changed:
+            return False
+        if isinstance(draft, EventDraft):
+            return (
+                not trajectory.dirty and self._policy.hides_reasoning == "keep" and draft.ctx not in self._state.contexts
+            )
+        return True
+
     def _finished(self, draft: _Chained, redacted: Redacted, trajectory: _Trajectory, masked_now: bool) -> Any:
+        if self._as_it_is(draft, redacted, trajectory):
+            return _header(draft, self._policy) if isinstance(draft, TrajectoryDraft) else draft
         record, labels = redacted.record, sorted({label(entity) for entity in redacted.entities})
         before = len(self._blobs)
         hidden = redacted.changed
