@@ -72,6 +72,8 @@ class _Trajectory:
     known: dict[str, str] = field(default_factory=dict)
     """Values recognised, by entity: hidden from now on wherever they stand."""
     sealer: Sealer | None = None
+    began_here: bool = False
+    """Did its header come through here? Then nobody else has made a data key for it."""
 
 
 class _Tenant:
@@ -98,8 +100,8 @@ class _Tenant:
         self.trajectories.move_to_end(id)
         return known
 
-    def open(self, id: str, dirty: bool) -> _Trajectory:
-        opened = self.trajectories.setdefault(id, _Trajectory(dirty))
+    def open(self, id: str, dirty: bool, began_here: bool = False) -> _Trajectory:
+        opened = self.trajectories.setdefault(id, _Trajectory(dirty, began_here=began_here))
         if len(self.trajectories) > _TRAJECTORIES:
             self.trajectories.popitem(last=False)
         return opened
@@ -254,7 +256,7 @@ class _Exchange:
                 parent = draft.parent.trajectory_id if draft.parent is not UNSET else UNSET
                 before = self._state.trajectories.get(parent) if parent is not UNSET else None
                 dirty = before.dirty if before is not None else parent is not UNSET
-                self._state.open(draft.trajectory_id, dirty)
+                self._state.open(draft.trajectory_id, dirty, began_here=True)
             by_trajectory.setdefault(draft.trajectory_id, []).append(draft)
         done: dict[int, Any] = {}
         for id_, group in by_trajectory.items():
@@ -279,14 +281,16 @@ class _Exchange:
             return False
         if isinstance(draft, EventDraft):
             return (
-                not trajectory.dirty and self._policy.hides_reasoning == "keep" and draft.ctx not in self._state.contexts
+                not trajectory.dirty
+                and self._policy.hides_reasoning == "keep"
+                and draft.ctx not in self._state.contexts
             )
         return True
 
     def _finished(self, draft: _Chained, redacted: Redacted, trajectory: _Trajectory, masked_now: bool) -> Any:
         if self._as_it_is(draft, redacted, trajectory):
             return _header(draft, self._policy) if isinstance(draft, TrajectoryDraft) else draft
-        record, labels = redacted.record, sorted({label(entity) for entity in redacted.entities})
+        record, labels = dict(redacted.record), sorted({label(entity) for entity in redacted.entities})
         before = len(self._blobs)
         hidden = redacted.changed
         if isinstance(draft, EventDraft):
@@ -313,7 +317,7 @@ class _Exchange:
             }
         if isinstance(draft, TrajectoryDraft):
             return _header(self._converted(draft, record), self._policy)
-        if not hidden and record is redacted.record and not redacted.changed:
+        if not hidden and record == redacted.record and not redacted.changed:
             return draft
         converted = self._converted(draft, record)
         if isinstance(draft, EventDraft) and (hidden or redacted.changed):
@@ -330,7 +334,8 @@ class _Exchange:
             if not self._policy.seal:
                 return stand_in(labels)
             if trajectory.sealer is None:
-                trajectory.sealer = self._new_sealer(self._state, owner)
+                fresh = trajectory.began_here
+                trajectory.sealer = Sealer.fresh(owner) if fresh else self._new_sealer(self._state, owner)
             named, blob = trajectory.sealer.seal(value, labels)
             self._sealers[owner] = trajectory.sealer
             self._blobs.append(blob)

@@ -36,6 +36,13 @@ _EXPLAINING = ("passw", "pwd", "secret", "token", "key", "credential", "pin", "c
                "birth", "dob", "auth", "account")  # fmt: skip
 _WORD = re.compile(r"[^\W\d_]+")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]+")
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IDENTIFIER = re.compile(
+    rf"(?:ev|tr|se|an|key)_(?:{_UUID}|[0-9a-f]{{12,32}})"
+    rf"|(?:chatcmpl|cmpl|resp|msg|call|toolu)[-_](?:{_UUID}|[A-Za-z0-9]{{8,48}})"
+)
+"""Identifiers as we and the providers make them: every exchange has new ones, and they say nothing."""
+_LONGEST_IDENTIFIER = 64
 _STAND_IN = re.compile(r"<[A-Z][A-Z_]*(?:_[0-9a-f]{12})?>")
 """What redaction puts in a text: never a finding again."""
 
@@ -67,6 +74,8 @@ class Detector:
     def find(self, text: str) -> tuple[Finding, ...]:
         """Disjoint findings in the order of the text."""
         if len(text) < _REMEMBER_FROM:
+            if len(text) <= _LONGEST_IDENTIFIER and not self._dictionaries and _IDENTIFIER.fullmatch(text):
+                return ()
             return tuple(self._search(text))
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         known = self._known.get(key)

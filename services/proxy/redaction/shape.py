@@ -32,7 +32,9 @@ _RUNS = bytes(
     ord("x") if code < 128 and (chr(code).isalnum() or chr(code) in _IN_A_WORD) else ord(" ") for code in range(256)
 )
 _LONG = b"x" * 16
-_CODES = bytes(ord("x") if chr(code) in string.ascii_uppercase + string.digits + ".+-" else ord(" ") for code in range(256))
+_CODES = bytes(
+    ord("x") if chr(code) in string.ascii_uppercase + string.digits + ".+-" else ord(" ") for code in range(256)
+)
 _CODE = b"x" * 9
 _NUMBER = re.compile(rb"9[9-]{2,}9")
 _ANY_NUMBER = re.compile(r"\d[\d ().\-/]{2,}\d")

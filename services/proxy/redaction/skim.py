@@ -106,10 +106,7 @@ class Skim:
     def _array(self, value: Sequence[Any], key: str, name: _Name, depth: int) -> bool:
         if len(value) > 1 and not self._neighbours(value):
             return False
-        for item in value:
-            if not self._value(item, key, name, depth + 1):
-                return False
-        return True
+        return all(self._value(item, key, name, depth + 1) for item in value)
 
     def _neighbours(self, items: Sequence[Any]) -> bool:
         """Is there no header in `[name, value]`, and nothing that shows only when texts are read as one?"""
@@ -149,9 +146,7 @@ class Skim:
             return False
         if self._detector.find_in(text, key):
             return False
-        return not json_text.like(text) or (
-            "\\" not in text and not self._redactor.fields.any_of(json_text.keys(text))
-        )
+        return not json_text.like(text) or ("\\" not in text and not self._redactor.fields.any_of(json_text.keys(text)))
 
     def _name(self, name: str) -> _Name:
         known = self._names.get(name)
