@@ -59,9 +59,9 @@ class Vocabulary:
     """The words of each event, read once: what it put before the model, or what the model made."""
 
     def __init__(self) -> None:
-        self._words: dict[str, set[str]] = {}
+        self._words: dict[str, Set[str]] = {}
 
-    def of(self, event: EventDraft) -> set[str]:
+    def of(self, event: EventDraft) -> Set[str]:
         found = self._words.get(event.id)
         if found is None:
             found = self._words[event.id] = _words(_said(event))

@@ -39,7 +39,7 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]+")
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _IDENTIFIER = re.compile(
     rf"(?:ev|tr|se|an|key)_(?:{_UUID}|[0-9a-f]{{12,32}})"
-    rf"|(?:chatcmpl|cmpl|resp|msg|call|toolu)[-_](?:{_UUID}|[A-Za-z0-9]{{8,48}})"
+    rf"|(?:chatcmpl-|cmpl-|resp_|msg_|call_|toolu_)(?:{_UUID}|[A-Za-z0-9]{{8,48}})"
 )
 """Identifiers as we and the providers make them: every exchange has new ones, and they say nothing."""
 _LONGEST_IDENTIFIER = 64
@@ -74,9 +74,7 @@ class Detector:
     def find(self, text: str) -> tuple[Finding, ...]:
         """Disjoint findings in the order of the text."""
         if len(text) < _REMEMBER_FROM:
-            if len(text) <= _LONGEST_IDENTIFIER and not self._dictionaries and _IDENTIFIER.fullmatch(text):
-                return ()
-            return tuple(self._search(text))
+            return () if self._identifies(text) else tuple(self._search(text))
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         known = self._known.get(key)
         if known is None:
@@ -92,10 +90,15 @@ class Detector:
         """Findings in the value of a field, whose name may say what a number is."""
         if len(text) > _MAX_HINTED or not field or not self.explains(field):
             return self.find(text)
+        if self._identifies(text):
+            return ()
         before = f"{_CAMEL.sub(' ', field)}: "
         size = len(before)
         found = self.find(before + text)
         return [Finding(max(0, f.start - size), f.end - size, f.entity) for f in found if f.end > size]
+
+    def _identifies(self, text: str) -> bool:
+        return len(text) <= _LONGEST_IDENTIFIER and not self._dictionaries and _IDENTIFIER.fullmatch(text) is not None
 
     def explains(self, name: str) -> bool:
         """Does a field's name say something about what it holds?"""
