@@ -45,6 +45,10 @@ _log = logging.getLogger(__name__)
 
 _SWEEP_S = 15.0
 """How often idle trajectories are closed."""
+_GATHER_S = 0.003
+"""How long answered exchanges gather before they are recorded (when capture is async): less than a commit takes."""
+_AT_ONCE = 4
+"""So many are recorded before requests get their turn again."""
 _RETAIN_S = 3600.0
 """How often retention is enforced."""
 
@@ -79,6 +83,8 @@ class Gateway:
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
+        self._answered: list[tuple[Exchange, Ending]] = []
+        """What waits to be recorded."""
         self._sweeper: asyncio.Task[None] | None = None
         self._next_retention = time.monotonic() + _SWEEP_S
 
@@ -153,7 +159,9 @@ class Gateway:
             self.record_later(exchange, ending)
         else:
             self.store.require_room()
-            self.spawn(self._record_soon(exchange, ending))
+            self._answered.append((exchange, ending))
+            if len(self._answered) == 1:
+                self.spawn(self._record_soon())
 
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
@@ -237,13 +245,16 @@ class Gateway:
         except StoreUnavailable as error:
             _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
 
-    async def _record_soon(self, exchange: Exchange, ending: Ending) -> None:
-        """As a task of its own: it begins when the answer has been written, which so doesn't wait for the drafts."""
-        try:
-            future = self._submit(exchange, ending)
-        except StoreUnavailable:
-            return  # said already
-        await self._confirm_later(future, exchange, ending)
+    async def _record_soon(self) -> None:
+        """Record what was answered within a moment: no answer waits for its own drafts, and a client that asks again
+        at once seldom waits behind them."""
+        await asyncio.sleep(_GATHER_S)
+        answered, self._answered = self._answered, []
+        for number, (exchange, ending) in enumerate(answered, 1):
+            with contextlib.suppress(StoreUnavailable):  # said already
+                self.record_later(exchange, ending)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _restore(self) -> None:
         """Rebuild the sessions that were open when the gateway stopped."""

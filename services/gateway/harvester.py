@@ -12,16 +12,20 @@ import contextlib
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from atdp.records import AnnotationDraft, EventDraft
 from services.proxy.drafts import InvalidDraft, Stored
-from services.proxy.harvest import at_close, event_of, harvest
+from services.proxy.harvest import at_close, event_of, harvest, worth_reading
 from services.proxy.store import StoreReader, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
 _QUEUE = 2000
 """Exchanges and closings waiting; beyond it they are left to the close, or counted as missed."""
+_GATHER_S = 0.05
+"""How long work gathers: a batch costs one hand-over to a thread, and is read away from the traffic's peaks."""
+_BATCH = 64
 _WINDOW = 40
 """Events of a trajectory kept in memory."""
 _TRAJECTORIES = 2000
@@ -32,6 +36,8 @@ _LONGEST = 2000
 _Job = tuple[str, Sequence[EventDraft]] | tuple[str, str, str]
 """(tenant, new events) or (tenant, closed trajectory, reason)."""
 
+_Reading = tuple[str, Callable[[], list[AnnotationDraft]]]
+"""(tenant, what finds the candidates)."""
 
 Append = Callable[[str, Sequence[AnnotationDraft]], Awaitable[list[Stored]]]
 """Makes drafts of a tenant durable."""
@@ -77,25 +83,37 @@ class Harvester:
                 self.missed += 1
 
     async def _run(self) -> None:
-        while (job := await self._queue.get()) is not None:
-            try:
-                await self._do(job)
-            except Exception:
-                # a fault in reading what people said must not end the reading
-                _log.exception("harvesting failed")
+        stopping = False
+        while not stopping:
+            jobs = [await self._queue.get()]
+            if jobs[0] is not None and self._queue.empty():
+                await asyncio.sleep(_GATHER_S)
+            while len(jobs) < _BATCH and not self._queue.empty():
+                jobs.append(self._queue.get_nowait())
+            stopping = None in jobs
+            # what was offered behind the end was offered too late to be waited for
+            work = [read for job in jobs if job is not None and (read := self._reading(job)) is not None]
+            if work:
+                await self._read(work)
 
-    async def _do(self, job: _Job) -> None:
-        if len(job) == 2:
-            tenant, events = job
-            recent = self._window(events[0].trajectory_id)
-            found = await asyncio.to_thread(harvest, list(recent), events)
-            recent.extend(events)
-        else:
+    def _reading(self, job: _Job) -> _Reading | None:
+        """What is to be read for a job, on another thread; None when there can't be anything in it."""
+        if len(job) == 3:
             tenant, id, reason = job
             self._recent.pop(id, None)
-            found = await asyncio.to_thread(self._read_again, tenant, id, reason)
-        if found:
-            await self._keep(tenant, found)
+            return tenant, partial(self._read_again, tenant, id, reason)
+        tenant, events = job
+        recent = self._window(events[0].trajectory_id)
+        read = partial(harvest, list(recent), events) if worth_reading(recent, events) else None
+        recent.extend(events)
+        return None if read is None else (tenant, read)
+
+    async def _read(self, work: Sequence[_Reading]) -> None:
+        found = await asyncio.to_thread(_all_of, work)
+        kept = await asyncio.gather(*(self._keep(*each) for each in found), return_exceptions=True)
+        for error in kept:
+            if error is not None:
+                _log.error("what was harvested is not kept", exc_info=error)
 
     async def _keep(self, tenant: str, found: list[AnnotationDraft]) -> None:
         try:
@@ -128,3 +146,14 @@ def _short(record: dict[str, object]) -> dict[str, object]:
     observed = record.get("o")
     prefixed = isinstance(observed, dict) and isinstance(observed.get("messages"), dict)
     return {key: value for key, value in record.items() if not (prefixed and key == "o") and key != "tokens"}
+
+
+def _all_of(work: Sequence[_Reading]) -> list[tuple[str, list[AnnotationDraft]]]:
+    found: list[tuple[str, list[AnnotationDraft]]] = []
+    for tenant, read in work:
+        try:
+            found.append((tenant, read()))
+        except Exception:
+            # a fault in reading what people said must not end the reading
+            _log.exception("harvesting failed")
+    return [(tenant, candidates) for tenant, candidates in found if candidates]

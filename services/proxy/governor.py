@@ -43,6 +43,8 @@ KeyOf = Callable[[str, str], "tuple[int, bytes] | None"]
 """(tenant, trajectory) → the version and the wrapped data key that the store has, or None."""
 
 _Chained = TrajectoryDraft | EventDraft | AnnotationDraft
+_CHAINED = (TrajectoryDraft, EventDraft, AnnotationDraft)
+"""As a tuple: `isinstance` takes several times as long over a union."""
 
 
 class Governance(Protocol):
@@ -70,6 +72,8 @@ class _Trajectory:
     known: dict[str, str] = field(default_factory=dict)
     """Values recognised, by entity: hidden from now on wherever they stand."""
     sealer: Sealer | None = None
+    began_here: bool = False
+    """Did its header come through here? Then nobody else has made a data key for it."""
 
 
 class _Tenant:
@@ -96,8 +100,8 @@ class _Tenant:
         self.trajectories.move_to_end(id)
         return known
 
-    def open(self, id: str, dirty: bool) -> _Trajectory:
-        opened = self.trajectories.setdefault(id, _Trajectory(dirty))
+    def open(self, id: str, dirty: bool, began_here: bool = False) -> _Trajectory:
+        opened = self.trajectories.setdefault(id, _Trajectory(dirty, began_here=began_here))
         if len(self.trajectories) > _TRAJECTORIES:
             self.trajectories.popitem(last=False)
         return opened
@@ -186,23 +190,23 @@ class _Exchange:
         self._digests: dict[str, str] = {}
 
     def protect(self, drafts: list[StoreDraft]) -> list[StoreDraft]:
-        others = {id(d): self._other(d) for d in drafts if not isinstance(d, _Chained | Signal | Context)}
+        others = {id(d): self._other(d) for d in drafts if not isinstance(d, (*_CHAINED, Signal, Context))}
         contexts = {id(d): self._context(d) for d in drafts if isinstance(d, Context)}
         records = self._records(
-            [d.annotation if isinstance(d, Signal) else d for d in drafts if isinstance(d, _Chained | Signal)]
+            [d.annotation if isinstance(d, Signal) else d for d in drafts if isinstance(d, (*_CHAINED, Signal))]
         )
         result: list[StoreDraft] = []
         for draft in drafts:
             if isinstance(draft, Signal):
                 result.append(self._signal(draft, records[id(draft.annotation)]))
-            elif isinstance(draft, _Chained):
+            elif isinstance(draft, _CHAINED):
                 result.append(records[id(draft)])
             else:
                 result.append(contexts.get(id(draft)) or others[id(draft)])
         keys = [sealer.key(self._state.keys) for sealer in self._sealers.values()]
         # events name their blobs, so those come first; a header comes before all of its trajectory
         at = next(
-            (i for i, d in enumerate(result) if isinstance(d, EventDraft | AnnotationDraft | Signal)), len(result)
+            (i for i, d in enumerate(result) if isinstance(d, (EventDraft, AnnotationDraft, Signal))), len(result)
         )
         return [*result[:at], *keys, *self._blobs, *result[at:]]
 
@@ -252,7 +256,7 @@ class _Exchange:
                 parent = draft.parent.trajectory_id if draft.parent is not UNSET else UNSET
                 before = self._state.trajectories.get(parent) if parent is not UNSET else None
                 dirty = before.dirty if before is not None else parent is not UNSET
-                self._state.open(draft.trajectory_id, dirty)
+                self._state.open(draft.trajectory_id, dirty, began_here=True)
             by_trajectory.setdefault(draft.trajectory_id, []).append(draft)
         done: dict[int, Any] = {}
         for id_, group in by_trajectory.items():
@@ -271,8 +275,22 @@ class _Exchange:
         for draft, redacted in zip(group, found, strict=True):
             done[id(draft)] = self._finished(draft, redacted, trajectory, masked_now)
 
+    def _as_it_is(self, draft: _Chained, redacted: Redacted, trajectory: _Trajectory) -> bool:
+        """May the draft be stored as it came? Most may."""
+        if redacted.changed:
+            return False
+        if isinstance(draft, EventDraft):
+            return (
+                not trajectory.dirty
+                and self._policy.hides_reasoning == "keep"
+                and draft.ctx not in self._state.contexts
+            )
+        return True
+
     def _finished(self, draft: _Chained, redacted: Redacted, trajectory: _Trajectory, masked_now: bool) -> Any:
-        record, labels = redacted.record, sorted({label(entity) for entity in redacted.entities})
+        if self._as_it_is(draft, redacted, trajectory):
+            return _header(draft, self._policy) if isinstance(draft, TrajectoryDraft) else draft
+        record, labels = dict(redacted.record), sorted({label(entity) for entity in redacted.entities})
         before = len(self._blobs)
         hidden = redacted.changed
         if isinstance(draft, EventDraft):
@@ -299,7 +317,7 @@ class _Exchange:
             }
         if isinstance(draft, TrajectoryDraft):
             return _header(self._converted(draft, record), self._policy)
-        if not hidden and record is redacted.record and not redacted.changed:
+        if not hidden and record == redacted.record and not redacted.changed:
             return draft
         converted = self._converted(draft, record)
         if isinstance(draft, EventDraft) and (hidden or redacted.changed):
@@ -316,7 +334,8 @@ class _Exchange:
             if not self._policy.seal:
                 return stand_in(labels)
             if trajectory.sealer is None:
-                trajectory.sealer = self._new_sealer(self._state, owner)
+                fresh = trajectory.began_here
+                trajectory.sealer = Sealer.fresh(owner) if fresh else self._new_sealer(self._state, owner)
             named, blob = trajectory.sealer.seal(value, labels)
             self._sealers[owner] = trajectory.sealer
             self._blobs.append(blob)

@@ -251,3 +251,15 @@ def test_whatever_comes_is_stored_or_replaced_and_never_raises(odd: Any) -> None
     assert MAIL not in repr(stored["y"])[:20_000_000]
     assert CONTEXT.id == protected[-1].ctx
     assert said("x").role == "user"
+
+
+def test_the_store_is_asked_for_a_data_key_only_where_another_process_may_have_made_it() -> None:
+    asked: list[str] = []
+
+    def key_of(_: str, id: str) -> None:
+        asked.append(id)
+
+    governing = Governor(lambda: Governance(), key_of)
+    governing.protect("a", [opened("t1"), call(text=MAIL, trajectory="t1")])
+    governing.protect("a", [call(text=MAIL, trajectory="t2")])
+    assert asked == ["t2"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atdp.records import Action, AnnotationDraft
-from services.proxy.harvest import at_close, harvest
+from services.proxy.harvest import at_close, harvest, worth_reading
 from tests.harvest.making import answer, event, tool, user, words
 
 REPORT = "=== 1 failed, 3 passed in 0.1s ==="
@@ -29,6 +29,15 @@ def test_a_correction_is_about_the_answer_it_follows_and_cites_the_users_words()
 
 def test_the_first_message_of_a_conversation_reacts_to_nothing() -> None:
     assert harvest([], [user("That's wrong, thanks"), answer("What is?")]) == []
+
+
+def test_only_what_follows_nothing_is_left_unread() -> None:
+    question, said_, run = user("Where is it?"), answer("On its way."), tool("run_tests", {}, REPORT)
+    assert not worth_reading([], [question, said_])
+    assert worth_reading([question, said_], [user("That's wrong."), answer("Sorry.")])
+    assert worth_reading([run], [user("And?"), answer("It failed.")])
+    assert worth_reading([], [run, answer("One test fails.")])
+    assert worth_reading([], [question])
 
 
 def test_harvesting_again_gives_the_same_ids() -> None:

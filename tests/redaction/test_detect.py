@@ -90,6 +90,18 @@ def test_only_the_countries_of_the_policy_are_looked_for() -> None:
     assert found("PESEL 44051401458", Detector(countries=frozenset({"us"}))) == []
 
 
+def test_an_exchanges_own_identifiers_are_not_searched_and_what_only_begins_like_one_is() -> None:
+    names = ("se_01a22ad8-43c5-7001-b8c7-86e7450070b1", "chatcmpl-000000000007", "call_a1B2c3d4E5")
+    detector = Detector()
+    assert [f for name in names for f in detector.find_in(name, "id")] == []
+    assert found("call_ anna@example.com") == [("EMAIL_ADDRESS", "anna@example.com")]
+    assert found("call_a1B2c3d4E5", Detector((Dictionary(name="d", patterns=("call_a1B2c3d4E5",)),))) != []
+
+
+def test_digits_of_other_scripts_are_no_way_around() -> None:
+    assert found("phone +4930١٢٣٤٥٦٧ ok 1")[0][0] == "PHONE_NUMBER"
+
+
 def test_checksums() -> None:
     assert luhn("79927398713") and not luhn("79927398710")
     assert is_card("3782 822463 10005") and not is_card("4000 0000 0000 0000 0")

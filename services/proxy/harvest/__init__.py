@@ -29,7 +29,7 @@ from services.proxy.harvest.reading import (
 from services.proxy.harvest.replies import reactions
 from services.proxy.harvest.results import OPERATIONS, Vocabulary, disposition, ignored
 
-__all__ = ["at_close", "event_of", "harvest"]
+__all__ = ["at_close", "event_of", "harvest", "worth_reading"]
 
 _VERDICT_CONFIDENCE = {"tests": 0.95, "build": 0.9, "types": 0.9, "lint": 0.8, "run": 0.6}
 _RUNS = frozenset({"tool_call", "code_exec"})
@@ -45,6 +45,16 @@ _TO_A_PERSON = re.compile(
 """Names of tools that give the work to a person."""
 _A_PERSON = re.compile(rf"^(live_|human_|a )?{_PERSON}s?$", re.IGNORECASE)
 """Names of hand-offs that are a person's."""
+
+
+def worth_reading(previous: Sequence[EventDraft], current: Sequence[EventDraft]) -> bool:
+    """Can `harvest` find anything in these events? Not in a request and its answer that follow nothing."""
+    *inputs, call = current
+    return (
+        call.kind != "llm_call"
+        or any(event.kind != "user_message" for event in inputs)
+        or any(event.kind == "llm_call" or event.kind in OPERATIONS for event in previous)
+    )
 
 
 def harvest(previous: Sequence[EventDraft], current: Sequence[EventDraft]) -> list[AnnotationDraft]:

@@ -38,7 +38,9 @@ class Verdict(NamedTuple):
 def verdicts(text: str) -> list[Verdict]:
     """Every runner's verdict in a tool's output, the last of each runner."""
     plain = _ANSI.sub("", text[-_LOOKED_AT:]).replace("\r\n", "\n")
-    found = [verdict for read in _READERS if (verdict := read(plain)) is not None]
+    found = [
+        verdict for read, cues in _READERS if any(cue in plain for cue in cues) and (verdict := read(plain)) is not None
+    ]
     if not found and (crash := _crash(plain)) is not None:
         found.append(crash)
     return found
@@ -215,7 +217,27 @@ def _crash(text: str) -> Verdict | None:
 _TAIL = 200
 """Characters a shell may add behind a traceback (a prompt, an exit status)."""
 
-_READERS: tuple[Callable[[str], Verdict | None], ...] = (
-    _pytest, _unittest, _jest, _mocha, _tap, _go, _cargo_test, _maven, _rspec, _phpunit, _dotnet,
-    _cargo_build, _c_compiler, _javac, _build_tool, _go_build, _tsc, _mypy, _pyright, _ruff, _eslint,
-)  # fmt: skip
+_READERS: tuple[tuple[Callable[[str], Verdict | None], tuple[str, ...]], ...] = (
+    (_pytest, ("passed", "failed", "error")),
+    (_unittest, ("Ran ",)),
+    (_jest, ("Tests",)),
+    (_mocha, (" passing (",)),
+    (_tap, ("# pass",)),
+    (_go, ("ok  ", "FAIL\t")),
+    (_cargo_test, ("test result: ",)),
+    (_maven, ("Tests run: ",)),
+    (_rspec, (" example",)),
+    (_phpunit, ("OK (", "Assertions: ")),
+    (_dotnet, ("Failed: ",)),
+    (_cargo_build, ("error[E", "could not compile", "Finished ")),
+    (_c_compiler, ("error: ", "undefined reference")),
+    (_javac, ("error: ",)),
+    (_build_tool, ("BUILD ",)),
+    (_go_build, (".go:",)),
+    (_tsc, ("error TS",)),
+    (_mypy, ("Found ", "Success: no issues")),
+    (_pyright, (" informations",)),
+    (_ruff, ("Found ", "All checks passed!")),
+    (_eslint, (" problem",)),
+)
+"""Each with words of which one stands in every summary of its runner: most outputs are done after these."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from atdp.records import AnnotationDraft, EventDraft
@@ -59,9 +59,9 @@ class Vocabulary:
     """The words of each event, read once: what it put before the model, or what the model made."""
 
     def __init__(self) -> None:
-        self._words: dict[str, set[str]] = {}
+        self._words: dict[str, Set[str]] = {}
 
-    def of(self, event: EventDraft) -> set[str]:
+    def of(self, event: EventDraft) -> Set[str]:
         found = self._words.get(event.id)
         if found is None:
             found = self._words[event.id] = _words(_said(event))
@@ -127,24 +127,30 @@ def failed(tool: EventDraft) -> bool:
 
 def distinctive(value: Any, known: set[str]) -> set[str]:
     """Words and numbers of a result that were not known before: ids, names, amounts, dates."""
+    texts = [str(leaf)[:_LOOKED_AT] for leaf in leaves(_parsed(value)) if not isinstance(leaf, bool)]
     found: set[str] = set()
-    for leaf in leaves(_parsed(value)):
-        for word in _words(str(leaf)[:_LOOKED_AT]) if not isinstance(leaf, bool) else ():
-            if word not in known and _tells(word):
-                found.add(word)
+    # read as one text: no word goes over the end of a line
+    for word in _words("\n".join(texts)):
+        if word not in known and _tells(word):
+            found.add(word)
             if len(found) >= _MOST_VALUES:
-                return found
+                break
     return found
 
 
 def _tells(word: str) -> bool:
     """Would an answer hold this by chance? Digits make a word telling, capitals (codes) and length do."""
-    return len(word) >= 3 and (any(char.isdigit() for char in word) or word.isupper() or len(word) >= 7)
+    if len(word) < 3:
+        return False
+    return len(word) >= 7 or word.isupper() or (not word.isalpha() and any(map(str.isdigit, word)))
 
 
-def _words(text: str) -> set[str]:
-    """The words as they are, and numbers without what writers put into them (1,367.50 and 1367.5 are one)."""
-    return {_number(word) if word[:1].isdigit() else word for word in _WORD.findall(text)}
+def _words(text: str) -> Set[str]:
+    """The words as they are, and numbers without what writers put into them (1,367.50 and 1367.5 are one).
+
+    In the order of the text.
+    """
+    return dict.fromkeys(_number(word) if word[:1].isdigit() else word for word in _WORD.findall(text)).keys()
 
 
 def _number(word: str) -> str:

@@ -61,7 +61,7 @@ _PHONE_WORD = re.compile(
 )
 _PHONE_STEMS = ("phon", "mobile", "cell", "whatsapp", "sms", "fax", "handy", "tel", "téléph", "callback", "dial",
                 "rufnummer", "móvil", "portable", "all me", "each me", "ext me", "ing me", "reached")  # fmt: skip
-"""Without one of these in it a text has no word for a telephone."""
+"""Without one of these before it a number has no word for a telephone."""
 _PHONE_WINDOW = 40
 _REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
 """Countries whose national form is understood behind a word for a telephone."""
@@ -69,7 +69,6 @@ _REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "AU", "BR", "JP")
 
 def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
     """Telephone numbers: international or North American in form, or valid and behind a word for one."""
-    named = any(run.size >= 7 for run in runs) and any(stem in lower for stem in _PHONE_STEMS)
     for run in runs:
         if run.size < 7:
             continue
@@ -82,7 +81,8 @@ def phones(text: str, lower: str, runs: Sequence[Run]) -> Iterator[Finding]:
             for form in (_NORTH_AMERICAN, _WITH_COUNTRY):
                 for match in form.finditer(text, start, run.end):
                     yield Finding(*match.span(), "PHONE_NUMBER")
-        if named and _PHONE_WORD.search(lower, max(0, run.start - _PHONE_WINDOW), run.start):
+        before = lower[max(0, run.start - _PHONE_WINDOW) : run.start]
+        if any(map(before.__contains__, _PHONE_STEMS)):
             yield from _dialled(text, lower, start, run.end)
 
 
@@ -117,15 +117,18 @@ _MAC = re.compile(r"[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}")
 _TIME = re.compile(r"\d{1,2}(?::\d{2}){1,2}")
 
 
-def addresses(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
-    """IP and MAC addresses of a machine somebody may sit at; not loopback, not a version with three dots."""
+def addresses(text: str, runs: Sequence[Run], hexadecimal: bool) -> Iterator[Finding]:
+    """IP and MAC addresses of a machine somebody may sit at; not loopback, not a version with three dots.
+
+    `hexadecimal` is whether the text's shape has room for one that is written so.
+    """
     for run in runs:
         if run.text.count(".") >= 3:
             for match in _IPV4.finditer(text, run.start, run.end):
                 if _is_host(match[0]) and not _VERSION.search(text[max(0, match.start() - 12) : match.start()]):
                     yield Finding(*match.span(), "IP_ADDRESS")
     done = 0
-    for sign in (_COLON, _DASH):
+    for sign in (_COLON, _DASH) if hexadecimal else ():
         for match in sign.finditer(text):
             if match.start() < done and sign is _COLON:
                 continue

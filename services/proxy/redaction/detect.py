@@ -11,11 +11,12 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from registry.tenant_policy import Dictionary
 from services.proxy.redaction import contacts, encoded, national, numbers, secrets
 from services.proxy.redaction.findings import Finding, merged
+from services.proxy.redaction.shape import Shape
 
 _REMEMBER_FROM = 200
 """Characters: a shorter text is searched faster than it is looked up."""
@@ -25,14 +26,23 @@ _LARGE = 100_000
 """Characters searched at once."""
 _OVERLAP = 17_000
 """A private key is the longest thing that is looked for."""
+_MAX_HINTED = 160
+"""Characters of a value that its field's name may explain."""
 _DEPTH = 3
 """Disguises within disguises that are followed."""
 
 _SUSPECT = re.compile(r"[0-9@]")
-_WORDS_WITHOUT_DIGITS = ("pass", "pwd", "secret", "token", "key", "://", "basic ", "kennwort", "contrase")
 _EXPLAINING = ("passw", "pwd", "secret", "token", "key", "credential", "pin", "cv", "phone", "mobile", "fax", "tel",
                "birth", "dob", "auth", "account")  # fmt: skip
 _WORD = re.compile(r"[^\W\d_]+")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]+")
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IDENTIFIER = re.compile(
+    rf"(?:ev|tr|se|an|key)_(?:{_UUID}|[0-9a-f]{{12,32}})"
+    rf"|(?:chatcmpl-|cmpl-|resp_|msg_|call_|toolu_)(?:{_UUID}|[A-Za-z0-9]{{8,48}})"
+)
+"""Identifiers as we and the providers make them: every exchange has new ones, and they say nothing."""
+_LONGEST_IDENTIFIER = 64
 _STAND_IN = re.compile(r"<[A-Z][A-Z_]*(?:_[0-9a-f]{12})?>")
 """What redaction puts in a text: never a finding again."""
 
@@ -64,7 +74,7 @@ class Detector:
     def find(self, text: str) -> tuple[Finding, ...]:
         """Disjoint findings in the order of the text."""
         if len(text) < _REMEMBER_FROM:
-            return tuple(self._search(text))
+            return () if self._identifies(text) else tuple(self._search(text))
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         known = self._known.get(key)
         if known is None:
@@ -75,6 +85,20 @@ class Detector:
         else:
             self._known.move_to_end(key)
         return known
+
+    def find_in(self, text: str, field: str) -> Sequence[Finding]:
+        """Findings in the value of a field, whose name may say what a number is."""
+        if len(text) > _MAX_HINTED or not field or not self.explains(field):
+            return self.find(text)
+        if self._identifies(text):
+            return ()
+        before = f"{_CAMEL.sub(' ', field)}: "
+        size = len(before)
+        found = self.find(before + text)
+        return [Finding(max(0, f.start - size), f.end - size, f.entity) for f in found if f.end > size]
+
+    def _identifies(self, text: str) -> bool:
+        return len(text) <= _LONGEST_IDENTIFIER and not self._dictionaries and _IDENTIFIER.fullmatch(text) is not None
 
     def explains(self, name: str) -> bool:
         """Does a field's name say something about what it holds?"""
@@ -114,41 +138,51 @@ class Detector:
         for entity, pattern in self._dictionaries:
             for start, end in pattern.spans(text):
                 yield Finding(start, end, entity)
-        if _harmless(text):
+        shape = Shape(text)
+        if _harmless(text, shape):
             return
         lower = _lower(text)
-        runs = [run for run in encoded.LONG.finditer(text) if _SUSPECT.search(run[0]) or _mixed(run[0])]
+        runs = _runs(text) if shape.long else []
         for run in runs:
             yield from secrets.issued(run[0], run.start())
-        yield from secrets.find(text, lower)
+        yield from secrets.find(text, lower, shape)
         if self._personal:
-            yield from self._people(text, lower)
+            yield from self._people(text, lower, shape)
         if depth < _DEPTH:
             yield from encoded.find(text, runs, lambda plain: self._search(plain, depth + 1))
 
-    def _people(self, text: str, lower: str) -> Iterator[Finding]:
+    def _people(self, text: str, lower: str, shape: Shape) -> Iterator[Finding]:
         if "@" in text:
             yield from contacts.emails(text)
         if _SUSPECT.search(text) is None:
             return
-        runs = numbers.runs(text)
-        yield from contacts.addresses(text, runs)
-        yield from national.find_alone(text, runs)
-        yield from contacts.births(lower)
+        runs = numbers.runs(text, shape.numbers())
+        if runs or shape.hexadecimal:
+            yield from contacts.addresses(text, runs, shape.hexadecimal)
+        if runs or shape.pair:
+            yield from national.find_alone(text, runs, shape.codes())
+        if shape.pair:
+            yield from contacts.births(lower)
         if not runs:
             return
         yield from contacts.phones(text, lower, runs)
         yield from contacts.cards(text, runs)
-        yield from contacts.ibans(text)
+        if shape.iban:
+            yield from contacts.ibans(text)
         yield from self._numbers.find(text, lower, runs)
 
 
-def _harmless(text: str) -> bool:
+def _runs(text: str) -> list[re.Match[str]]:
+    """Runs without blanks that may be an issued key, or something encoded."""
+    return [run for run in encoded.LONG.finditer(text) if _SUSPECT.search(run[0]) or _mixed(run[0])]
+
+
+def _harmless(text: str, shape: Shape) -> bool:
     """Plain words without a digit, an `@` or a word for a secret."""
     if _SUSPECT.search(text) is not None or not text.isascii() or "\\" in text or "%" in text:
         return False
     lower = text.lower()
-    return not any(word in lower for word in _WORDS_WITHOUT_DIGITS) and encoded.LONG.search(text) is None
+    return not (shape.long or "://" in lower or "basic" in lower or secrets.spoken_of(lower))
 
 
 def _mixed(run: str) -> bool:

@@ -23,6 +23,7 @@ _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}(?:(?:\\[rn]|[\r\n]){1,4}[A-Za-z0-9+/_-]
 """Base64 and its URL-safe form, with the line breaks of MIME; hexadecimal looks the same."""
 _BREAK = re.compile(r"\\[rn]|[\r\n]")
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
+_DIGIT = re.compile(r"\d")
 _PROBE = 64
 """Characters decoded first: what is no text in them is an image, a hash, an identifier."""
 
@@ -73,7 +74,7 @@ def _extent(text: str, end: int) -> int:
 
 def _run(match: re.Match[str], search: Search) -> Iterator[Finding]:
     run = match[0]
-    if run.islower() and not any(c.isdigit() for c in run):
+    if run.islower() and _DIGIT.search(run) is None:
         return  # an identifier or a path of words
     for start, end in _pieces(run):
         plain = _decoded(run[start:end])

@@ -209,9 +209,9 @@ def _windows(runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         yield start, stop
 
 
-def find_alone(text: str, runs: Sequence[Run]) -> Iterator[Finding]:
-    """Numbers whose form or checksum is enough."""
-    for token in _TOKEN.finditer(text):
+def find_alone(text: str, runs: Sequence[Run], codes: Iterable[tuple[int, int]]) -> Iterator[Finding]:
+    """Numbers whose form or checksum is enough; `codes` is where the text's shape has room for one."""
+    for token in (token for start, end in codes for token in _TOKEN.finditer(text, start, end + 1)):
         value = token[0].rstrip(".-+")
         match = _ALONE_UNION.fullmatch(value)
         if match is None or match.lastgroup is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
 _NOT_DIGIT = re.compile(r"\D")
-_RUN = re.compile(r"\d[\d ().\-/]{2,}\d")
 _DATE = re.compile(r"(?:19|20)\d\d(?:-\d\d-\d\d)?$")
 """Years and dates: most runs of digits are, and none is anybody's number."""
 _WORD_CHAR = re.compile(r"\w*")
@@ -26,18 +25,17 @@ class Run(NamedTuple):
     text: str
 
 
-def runs(text: str) -> list[Run]:
-    """Every run of digits, in order."""
+def runs(text: str, spans: Iterable[tuple[int, int, int]]) -> list[Run]:
+    """Every run of digits, in order; `spans` is where the text's shape has them, and how many digits."""
     found = []
-    for match in _RUN.finditer(text):
-        if match.end() - match.start() <= 10 and _DATE.match(match[0]):
+    for start, stop, size in spans:
+        run = text[start:stop]
+        if stop - start <= 10 and _DATE.match(run):
             continue
-        after = _WORD_CHAR.match(text, match.end())
-        end = after.end() if after is not None else match.end()
+        after = _WORD_CHAR.match(text, stop)
+        end = after.end() if after is not None else stop
         # a pattern may look two characters further, to tell `1.2.3.4` from `1.2.3.4.5`
-        run = match[0]
-        size = len(run) if run.isdigit() else len(digits(run))
-        found.append(Run(match.start(), min(len(text), end + 2), size, run))
+        found.append(Run(start, min(len(text), end + 2), size, run))
     return found
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,7 @@ from services.proxy.redaction.failure import described
 from services.proxy.redaction.fields import FieldRules
 from services.proxy.redaction.findings import SECRETS
 from services.proxy.redaction.pseudonyms import Pseudonyms
+from services.proxy.redaction.skim import Skim, texts_of
 from services.proxy.redaction.walk import Walk
 
 _log = logging.getLogger(__name__)
@@ -48,11 +48,13 @@ _MOST_KNOWN = 256
 class Redacted:
     """What became of one record."""
 
-    record: dict[str, Any]
-    entities: Counter[str] = field(default_factory=Counter)
+    record: Mapping[str, Any]
+    entities: dict[str, int] = field(default_factory=dict)
     """How many of what were found."""
     substitutions: dict[str, Any] = field(default_factory=dict)
     """Pseudonym → original, for those that may be kept sealed."""
+    values: dict[str, str] = field(default_factory=dict)
+    """What was recognised, and as what."""
     masked: bool = False
     """Is something gone for good?"""
     failed: bool = False
@@ -77,6 +79,7 @@ class Redactor:
             frozenset(entity for entity, action in self.actions.items() if action == "keep"),
             personal=policy.redaction != "secrets",
         )
+        self._skim = Skim(self)
 
     def action(self, entity: str) -> str:
         """What is done with a finding in a text."""
@@ -89,29 +92,24 @@ class Redactor:
         """One record; see `redact_all`."""
         return self.redact_all([record], known)[0]
 
-    def redact_all(self, records: Iterable[Mapping[str, Any]], known: dict[str, str] | None = None) -> list[Redacted]:
+    def redact_all(self, records: Sequence[Mapping[str, Any]], known: dict[str, str] | None = None) -> list[Redacted]:
         """Records that belong together: what is recognised in one of them is hidden in all.
 
         `known` maps values recognised earlier to their entity; what is recognised now is added to it.
         """
         self.detector.deadline = time.monotonic() + BUDGET_S
+        self._skim.begin()
         values = {} if known is None else known
-        before = len(values)
-        records = list(records)
-        walks = [Walk(self) for _ in records]
-        done = [self._record(walk, record) for walk, record in zip(walks, records, strict=True)]
-        for walk in walks:
-            for value, entity in walk.values.items():
+        done = [self._searched(record) for record in records]
+        for redacted in done:
+            for value, entity in redacted.values.items():
                 if len(value) >= _MIN_KNOWN and not value.isalpha() and len(values) < _MOST_KNOWN:
                     values.setdefault(value, entity)
-        if values and (len(values) > before or before):
+        told = [redacted for redacted in done if _tells(redacted.record, values)] if values else []
+        if told:
             pattern = re.compile("|".join(re.escape(v) for v in sorted(values, key=len, reverse=True)))
-            for walk, redacted in zip(walks, done, strict=True):
-                walk.known = (pattern, values)
-                redacted.record = self._record(walk, redacted.record).record
-        for walk, redacted in zip(walks, done, strict=True):
-            redacted.entities, redacted.substitutions = walk.entities, walk.substitutions
-            redacted.masked, redacted.failed = walk.masked, walk.failed
+            for redacted in told:
+                self._walked(Walk(self, (pattern, values)), redacted, redacted.record.keys() - _OURS)
         return done
 
     def text(self, text: str) -> str:
@@ -119,18 +117,39 @@ class Redactor:
         value = Walk(self).value(text, "", ())
         return value if isinstance(value, str) else f"<{FAILED.upper()}>"
 
-    def _record(self, walk: Walk, record: Mapping[str, Any]) -> Redacted:
+    def _searched(self, record: Mapping[str, Any]) -> Redacted:
+        """The record without what is found in it; the very record where all of it is clean."""
+        redacted = Redacted(record)
+        clean = self._skim.clean
+        unclean = {key for key, value in record.items() if key not in _OURS and not clean(value, key)}
+        if unclean:
+            self._walked(Walk(self), redacted, unclean)
+        return redacted
+
+    def _walked(self, walk: Walk, redacted: Redacted, members: Set[str]) -> None:
+        """Walk these members of the record, and say what came of it."""
         try:
-            return Redacted({key: self._member(walk, key, value) for key, value in record.items()})
+            redacted.record = {
+                key: walk.value(value, key, (key,)) if key in members else value
+                for key, value in redacted.record.items()
+            }
         except Exception as error:
             # such as a RecursionError that the depth bound did not see coming: better empty than open
             _log.error("a record is stored without what came from outside: %s", described(error))
             walk.failed = True
-            kept = {key: value for key, value in record.items() if key in _OURS and key != "tokens"}
-            return Redacted(kept)
+            redacted.record = {key: value for key, value in redacted.record.items() if key in _OURS and key != "tokens"}
+        for entity, count in walk.entities.items():
+            redacted.entities[entity] = redacted.entities.get(entity, 0) + count
+        redacted.substitutions |= walk.substitutions
+        redacted.values |= walk.values
+        redacted.masked |= walk.masked
+        redacted.failed |= walk.failed
 
-    @staticmethod
-    def _member(walk: Walk, key: str, value: Any) -> Any:
-        if key in _OURS:
-            return value
-        return walk.value(value, key, (key,))
+
+def _tells(record: Mapping[str, Any], values: Iterable[str]) -> bool:
+    """Might one of the values stand somewhere in the record?"""
+    texts: list[str] = []
+    for key, value in record.items():
+        if key not in _OURS:
+            texts_of(value, texts)
+    return any(map("\0".join(texts).__contains__, values))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from services.proxy.redaction.findings import Finding, entropy
+from services.proxy.redaction.shape import Shape
 
 _ISSUED: tuple[tuple[str, str], ...] = (
     ("sk-", r"\bsk-(?=[\w-]*\d)[A-Za-z0-9_-]{16,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek, Langfuse, LiteLLM
@@ -78,6 +79,7 @@ _ISSUED: tuple[tuple[str, str], ...] = (
     ("AGE-SECRET-KEY-", r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}"),
     ("evo_", r"\bevo_[A-Za-z0-9_-]{40,}"),  # this gateway's own
 )
+_ISSUER = re.compile("|".join(re.escape(literal) for literal, _ in (*_ISSUED, ("eyJ", ""))))
 _COMPILED = tuple((literal, re.compile(pattern)) for literal, pattern in _ISSUED)
 
 _PRIVATE_KEY = re.compile(
@@ -142,7 +144,7 @@ def placeholder(value: str) -> bool:
 
 def issued(run: str, offset: int) -> Iterator[Finding]:
     """Keys of known issuers in a run without blanks that begins at `offset`."""
-    if _PLAIN.fullmatch(run):
+    if _PLAIN.fullmatch(run) or _ISSUER.search(run) is None:
         return
     for literal, pattern in _COMPILED:
         if literal in run:
@@ -154,7 +156,7 @@ def issued(run: str, offset: int) -> Iterator[Finding]:
             yield Finding(offset + match.start(), offset + match.end(), "JWT")
 
 
-def find(text: str, lower: str) -> Iterator[Finding]:
+def find(text: str, lower: str, shape: Shape) -> Iterator[Finding]:
     """Other credentials in `text`; `lower` is the same text in lower case."""
     if "PRIVATE KEY" in text:
         yield from _matches(_PRIVATE_KEY, text, "PRIVATE_KEY")
@@ -162,19 +164,37 @@ def find(text: str, lower: str) -> Iterator[Finding]:
         for match in _URL_PASSWORD.finditer(text):
             if not placeholder(match[1]):
                 yield Finding(*match.span(1), "CONNECTION_STRING")
-    if "bearer" in lower or "token " in lower or "apikey " in lower:
+    if (shape.long or not text.isascii()) and ("bearer" in lower or "token" in lower or "apikey" in lower):
         yield from _matches(_BEARER, lower, "TOKEN")
     if "basic" in lower:
         yield from (Finding(*m.span(1), "CREDENTIAL") for m in _BASIC.finditer(text) if _is_basic(m[1]))
-    if "pin" in lower:
-        yield from _matches(_PIN, lower, "PIN")
-    if "cv" in lower or "csc" in lower or "security code" in lower:
-        yield from _matches(_CVV, lower, "CVV")
+    if shape.triple:
+        if "pin" in lower:
+            yield from _matches(_PIN, lower, "PIN")
+        if "cv" in lower or "csc" in lower or "security code" in lower:
+            yield from _matches(_CVV, lower, "CVV")
+    if not spoken_of(lower):
+        return
     seen = -1
     for start, end in _names(lower):
         if end != seen:
             yield from _beside(text, lower[start:end], end)
         seen = end
+
+
+def spoken_of(lower: str) -> bool:
+    """Might one of `_STEMS` be in the text? Unrolled: this is asked of every text."""
+    return (
+        "key" in lower
+        or "token" in lower
+        or "secret" in lower
+        or "pass" in lower
+        or "pwd" in lower
+        or "credential" in lower
+        or "cookie" in lower
+        or "kennwort" in lower
+        or "contrase" in lower
+    )
 
 
 def _names(lower: str) -> Iterable[tuple[int, int]]:

@@ -24,17 +24,14 @@ _log = logging.getLogger(__name__)
 
 MAX_TEXT = 20_000_000
 """Characters: more than a request may have; such a text is not kept in the clear."""
-_HURRIED = 500
+HURRIED = 500
 """Characters: shorter texts are searched even when the time is up."""
-_WORD = 16
+WORD = 16
 """Letters alone, and fewer than this, are a word, which only a tenant's dictionary could object to."""
 _MAX_DEPTH = 100
-_MAX_JOINED = 200_000
-_BIG_NUMBER = 9_999_999
+MAX_JOINED = 200_000
+BIG_NUMBER = 9_999_999
 """Larger integers may be card, account or telephone numbers."""
-_MAX_HINTED = 160
-"""Characters of a value that its field's name may explain."""
-
 _TYPED = frozenset(
     {"role", "type", "name", "id", "call_id", "finish_reason", "reason", "decision", "label", "session_id"}
 )
@@ -43,8 +40,7 @@ _ANY_VALUE = frozenset({"arguments", "result", "content", "response", "raw", "pa
 """Fields below which anything goes."""
 
 _TEXT_KEYS = ("content", "text")
-_SIMPLE = re.compile(r"[A-Za-z_$-]{0,40}")
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]+")
+SIMPLE = re.compile(r"[A-Za-z_$-]{0,40}")
 
 
 def stand_in(labels: Sequence[str]) -> dict[str, Any]:
@@ -53,14 +49,14 @@ def stand_in(labels: Sequence[str]) -> dict[str, Any]:
 
 
 class Walk:
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, known: tuple[re.Pattern[str], dict[str, str]] | None = None) -> None:
+        """`known` are, on a second walk, the values to hide wherever they stand."""
         self._redactor = redactor
         self.entities: Counter[str] = Counter()
         self.substitutions: dict[str, Any] = {}
         self.values: dict[str, str] = {}
         """What was recognised, and as what."""
-        self.known: tuple[re.Pattern[str], dict[str, str]] | None = None
-        """On a second walk: values to hide wherever they stand."""
+        self.known = known
         self.masked = False
         self.failed = False
         self._words_pass = not redactor.policy.dictionaries
@@ -120,7 +116,7 @@ class Walk:
             raise TypeError("names of fields are text")
         if self.known is not None:
             return self._again(name)
-        if _SIMPLE.fullmatch(name):
+        if SIMPLE.fullmatch(name):
             return name
         found = self._redactor.detector.find(name)
         return self._replaced(name, found) if found else name
@@ -145,7 +141,7 @@ class Walk:
 
     def _join(self, items: list[Any]) -> None:
         """Hide what only shows when neighbouring texts are read as one; changes `items`."""
-        texts = [_text_of(item) for item in items]
+        texts = [text_of(item) for item in items]
         start = 0
         while start < len(items):
             end = start
@@ -157,7 +153,7 @@ class Walk:
 
     def _join_run(self, items: list[Any], start: int, texts: list[str]) -> None:
         joined = "".join(texts)
-        if len(joined) > _MAX_JOINED:
+        if len(joined) > MAX_JOINED:
             return
         bounds: list[int] = []
         at = 0
@@ -195,37 +191,25 @@ class Walk:
         rule = self._redactor.rule(key, path) if path else None
         if rule is not None:
             return self._ruled(text, rule)
-        if len(text) < 4 or (self._words_pass and len(text) < _WORD and text.isalpha()):
+        if len(text) < 4 or (self._words_pass and len(text) < WORD and text.isalpha()):
             return text
-        if len(text) > MAX_TEXT or (len(text) > _HURRIED and time.monotonic() > self._redactor.detector.deadline):
+        if len(text) > MAX_TEXT or (len(text) > HURRIED and time.monotonic() > self._redactor.detector.deadline):
             return self._fail(key, path)
-        found = self._find(text, key)
+        found = self._redactor.detector.find_in(text, key)
         if json_text.like(text):
             return self._json(text, found, path)
         return self._replaced(text, found) if found else text
-
-    def _find(self, text: str, key: str) -> Sequence[Finding]:
-        detector = self._redactor.detector
-        if len(text) > _MAX_HINTED or not key or not detector.explains(key):
-            return detector.find(text)
-        before = f"{_CAMEL.sub(' ', key)}: "
-        size = len(before)
-        return [
-            Finding(max(0, f.start - size), f.end - size, f.entity)
-            for f in detector.find(before + text)
-            if f.end > size
-        ]
 
     def _number(self, value: int | float, key: str, path: tuple[str, ...]) -> Any:
         rule = self._redactor.rule(key, path)
         if rule is not None and self.known is None:
             return self._ruled(value, rule)
-        if type(value) is float or abs(value) <= _BIG_NUMBER:
+        if type(value) is float or abs(value) <= BIG_NUMBER:
             return value
         text = str(value)
         if self.known is not None:
             return self._name_for(self.known[1][text], text) if text in self.known[1] else value
-        found = self._find(text, key)
+        found = self._redactor.detector.find_in(text, key)
         return self._name_for(found[0].entity, value) if found else value
 
     def _json(self, text: str, found: Sequence[Finding], path: tuple[str, ...]) -> str:
@@ -314,7 +298,7 @@ def _says_nothing(value: str) -> bool:
     return not value or placeholder(value) or PSEUDONYM.fullmatch(value) is not None
 
 
-def _text_of(item: Any) -> str | None:
+def text_of(item: Any) -> str | None:
     """The text of an item that may go on in the next one: a string, or a text part of a message."""
     if type(item) is str:
         return item
