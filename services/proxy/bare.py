@@ -41,7 +41,7 @@ def bare_all(drafts: Iterable[StoreDraft], contexts: dict[str, str]) -> list[Sto
             contexts[draft.id] = stripped.id
             kept.append(stripped)
         elif isinstance(draft, Content):  # a tool's description, which no record names any more
-            kept.append(Content("application/json", b'{"redacted":true}'))
+            kept.append(Content("application/json", b'{"redacted":"drop","labels":["redaction_failed"]}'))
         else:
             kept.append(bare(draft))
     return [

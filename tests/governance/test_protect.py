@@ -73,7 +73,7 @@ def test_a_secret_is_kept_nowhere_and_neither_are_token_ids_that_would_tell_it()
     ruler = governor()
     protected = ruler.protect("a", [opened(), call(text=f"use {secret}")])
     assert secret.encode() not in text(protected)
-    assert record(protected)["tokens"]["prompt_token_ids"] == {"redacted": True, "labels": ["tokens", "secret"]}
+    assert record(protected)["tokens"]["prompt_token_ids"] == {"redacted": "drop", "labels": ["tokens", "secret"]}
     assert not [d for d in protected if isinstance(d, SealedBlob)]
     form = {"prefix": "e1", "append": [6]}
     later = ruler.protect("a", [call("e2", tokens=Tokens(prompt_token_ids=form, completion_token_ids=[7]))])
@@ -91,7 +91,7 @@ def test_without_sealing_originals_and_ids_are_gone() -> None:
     protected = governor(seal=False).protect("a", [opened(), call(text=f"I am {MAIL}")])
     stored = record(protected)
     assert "sealed" not in stored["ext"] if "ext" in stored else True
-    assert stored["tokens"]["completion_token_ids"] == {"redacted": True, "labels": ["tokens"]}
+    assert stored["tokens"]["completion_token_ids"] == {"redacted": "drop", "labels": ["tokens"]}
     assert stored["gov"]["redaction"]["state"] == "redacted"
     assert len(protected) == 2
 
@@ -123,7 +123,7 @@ def test_a_failing_recogniser_stores_nothing_in_the_clear(monkeypatch: pytest.Mo
     protected = governor().protect("a", [opened(), call(text=f"I am {MAIL}")])
     assert MAIL.encode() not in text(protected)
     assert record(protected)["o"]["messages"][0]["parts"][0]["content"] == {
-        "redacted": True,
+        "redacted": "drop",
         "labels": ["redaction_failed"],
     }
     with pytest.raises(Blocked):

@@ -67,7 +67,7 @@ def test_actions_of_a_policy() -> None:
     assert result(MAIL, actions={"EMAIL_ADDRESS": "mask"}) == "<EMAIL>"
     assert result(MAIL, actions={"EMAIL_ADDRESS": "keep"}) == MAIL
     dropped = result({"note": "x y"}, fields=(FieldRule(field="note", action="drop", entity="NOTE"),))
-    assert dropped == {"note": {"redacted": True, "labels": ["pii.note"]}}
+    assert dropped == {"note": {"redacted": "drop", "labels": ["pii.note"]}}
     named = result("the Blue Heron", dictionaries=(Dictionary(name="project", terms=("blue heron",)),))
     assert named.startswith("the <PROJECT_")
 
@@ -110,4 +110,4 @@ def test_structure_and_types_survive_whatever_comes(value: Any) -> None:
 
 @pytest.mark.parametrize("odd", [b"x", object(), {1: 2}, {1, 2}])
 def test_what_is_no_json_is_replaced(odd: Any) -> None:
-    assert result(odd) == {"redacted": True, "labels": ["redaction_failed"]}
+    assert result(odd) == {"redacted": "drop", "labels": ["redaction_failed"]}

@@ -45,7 +45,7 @@ SIMPLE = re.compile(r"[A-Za-z_$-]{0,40}")
 
 def stand_in(labels: Sequence[str]) -> dict[str, Any]:
     """What stands for a value that was removed."""
-    return {"redacted": True, "labels": list(labels)}
+    return {"redacted": "drop", "labels": list(labels)}
 
 
 class Walk:
