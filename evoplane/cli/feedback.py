@@ -25,18 +25,21 @@ def feedback(
 ) -> None:
     """Post feedback about an answer or a session. The key is read from EVOPLANE_KEY.
 
-    Example: EVOPLANE_KEY=evo_… evoplane feedback resolved 1 --session ses_0197…
+    Example: EVOPLANE_KEY=evo_… evoplane feedback resolved 1 --session se_0197…
     """
     if not (event or session):
         raise RegistryError("say what the feedback is about: --event or --session")
     if not (key := os.environ.get(_KEY)):
         raise RegistryError(f"set {_KEY} to a key of the tenant")
     body = {"name": name, "value": value, "event_id": event, "session_id": session, "explanation": explanation}
-    response = httpx.post(
-        f"{settings().gateway_url}/v1/feedback",
-        json={k: v for k, v in body.items() if v not in (None, "")},
-        headers={"authorization": f"Bearer {key}"},
-    )
+    try:
+        response = httpx.post(
+            f"{settings().gateway_url}/v1/feedback",
+            json={k: v for k, v in body.items() if v not in (None, "")},
+            headers={"authorization": f"Bearer {key}"},
+        )
+    except httpx.HTTPError as error:
+        raise RegistryError(f"the gateway does not answer at {settings().gateway_url}: {error}") from error
     if response.is_error:
         raise RegistryError(f"the gateway refused: {response.text}")
     show(response.json(), json)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import httpx
 import msgspec
 import typer
 
 from evoplane.cli.output import Json, out, show
-from evoplane.settings import settings
+from evoplane.settings import Settings, settings
 from registry import control, pointers, tenants
 from registry.manifest import Harness, Manifest, MemoryItem, Policy
+from registry.tenants import RegistryError
+
+_MLFLOW_S = 10.0
+"""A busy server takes its time; one that is not there says so at once."""
 
 tenant_app = typer.Typer(no_args_is_help=True, help="Tenants: whose data is whose, and may it train.")
 agent_app = typer.Typer(no_args_is_help=True, help="Agents: their model, approvers and versions.")
@@ -22,14 +27,20 @@ key_app = typer.Typer(no_args_is_help=True, help="Keys: what a client sends inst
 def create_tenant(
     id: Annotated[str, typer.Argument(help="Short name, used in paths and records.")],
     name: Annotated[str | None, typer.Option(help="Name for people.")] = None,
-    train: Annotated[str, typer.Option(help="May its data train a policy: allow, deny or pending.")] = "pending",
+    train: Annotated[
+        str | None, typer.Option(help="May its data train a policy: allow, deny or pending (a new tenant's).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Create a tenant, or change its training policy.
+    """Create a tenant, or change what is given of one that exists.
 
     Example: evoplane tenant create northwind --name "Northwind Books" --train allow
     """
-    tenant = tenants.create_tenant(control.connect(settings().control_db), id, name, train)  # type: ignore[arg-type]
+    connection = control.connect(settings().control_db)
+    known = next((tenant for tenant in tenants.list_tenants(connection) if tenant.id == id), None)
+    if known is not None:
+        name, train = name or known.name, train or known.train
+    tenant = tenants.create_tenant(connection, id, name, train or "pending")  # type: ignore[arg-type]
     show(vars(tenant), json)
 
 
@@ -54,7 +65,9 @@ def create_agent(
     system_append: Annotated[str, typer.Option(help="Text put after the agent's own system prompt.")] = "",
     json: Json = False,
 ) -> None:
-    """Create an agent and register its first version. Needs the stack (`evoplane up`).
+    """Create an agent and register its first version, or change what is given of one that exists.
+
+    Needs the stack (`evoplane up`): versions are registered in MLflow.
 
     Example: evoplane agent create support --approver dana --memory facts.jsonl
     """
@@ -62,8 +75,15 @@ def create_agent(
 
     config = settings()
     connection = control.connect(config.control_db)
+    is_new = name not in pointers.all_routes(connection)
+    if is_new:
+        _require_mlflow(config)
+    known = next((agent for agent in tenants.list_agents(connection) if agent.name == name), None)
+    if known is not None:
+        model, environment = model or known.model, environment or known.environment
+        approver = approver or list(known.approvers)
     tenants.create_agent(connection, name, model or config.model.name, environment, tuple(approver or ()))
-    if name not in pointers.all_routes(connection):
+    if is_new:
         manifest = Manifest(
             policy=Policy(base=config.model.name, served_name=config.model.name),
             harness=Harness(system_append=system_append),
@@ -73,6 +93,16 @@ def create_agent(
         pointers.set_champion(connection, name, first.version, "first version", "cli")
         versions.mirror_aliases(config, connection, name)
     show(_agent_row(connection, tenants.get_agent(connection, name)), json)
+
+
+def _require_mlflow(config: Settings) -> None:
+    """Raises `RegistryError` when MLflow does not answer: its own client would try again for minutes."""
+    try:
+        httpx.get(f"{config.mlflow_url}/health", timeout=_MLFLOW_S).raise_for_status()
+    except httpx.HTTPError as error:
+        raise RegistryError(
+            f"MLflow does not answer at {config.mlflow_url} ({error}): start the stack with `evoplane up`"
+        ) from error
 
 
 @agent_app.command("list")

@@ -23,7 +23,7 @@ def lineage(
 ) -> None:
     """Walk from an answer to the version that gave it, the intervention, snapshot, evidence and approver.
 
-    Example: evoplane lineage --agent support --event evt_0197…
+    Example: evoplane lineage --agent support --event ev_0197…
     """
     connection = control.connect(settings().control_db)
     answer = _answer(agent, event) if event else None

@@ -54,7 +54,7 @@ def show_trajectory(
 ) -> None:
     """Show one trajectory step by step.
 
-    Example: evoplane trajectories show traj_0197…
+    Example: evoplane trajectories show tr_0197…
     """
     reader = _reader()
     tenant, trajectory_id = _find(reader, id)
