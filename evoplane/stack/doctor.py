@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -36,7 +37,7 @@ class Finding:
 
 def doctor(config: Settings) -> list[Finding]:
     """Every check's finding, also the good ones."""
-    checks = (_versions, _vllm, _model, _disk, _clock, _control, _processes, _ports)
+    checks = (_versions, _vllm, _model, _secrets, _disk, _clock, _control, _processes, _ports)
     return [finding for check in checks for finding in check(config)]
 
 
@@ -73,6 +74,18 @@ def _model(config: Settings) -> Iterator[Finding]:
         yield Finding("ok", f"model {config.model.name} in {config.model_dir}")
     else:
         yield Finding("error", f"model {config.model.name} is missing ({config.model_dir})", "make model")
+
+
+def _secrets(config: Settings) -> Iterator[Finding]:
+    """The environment variables that the configuration names."""
+    named = {f"upstreams.{name}": [each.key_env] for name, each in config.upstreams.items() if each.key_env}
+    named |= {f"mcp.{name}": list(each.headers.values()) for name, each in config.mcp.items()}
+    named |= {f"webhooks.{name}": list(each.secret_env) for name, each in config.webhooks.items()}
+    missing = [f"{where}: {name}" for where, names in named.items() for name in names if not os.environ.get(name)]
+    if missing:
+        yield Finding("error", f"not set in the environment: {', '.join(missing)}", "export them before `evoplane up`")
+    elif named:
+        yield Finding("ok", "every environment variable that the configuration names is set")
 
 
 def _disk(config: Settings) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from evoplane.settings import Settings
+from evoplane.settings import Settings, SettingsError
 from services.gateway.a2a import a2a
 from services.gateway.asgi import (
     ClientGone,
@@ -210,7 +210,10 @@ async def _lifespan(gateway: Gateway, receive: Receive, send: Send) -> None:
             try:
                 await gateway.start()
             except Exception as error:
-                _log.exception("the gateway can't start")
+                if isinstance(error, SettingsError):
+                    _log.error("the gateway can't start: %s", error)
+                else:
+                    _log.exception("the gateway can't start")
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
             await send({"type": "lifespan.startup.complete"})
