@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import json
 import sqlite3
-import time
+import threading
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from atdp.messages import to_openai
+from services.proxy.governor import Governor
 from services.proxy.store import EventStore, StoreUnavailable
 from tests.gateway.conftest import MODEL, Running, user
 from tests.gateway.upstream import call, completion, frame, reply, say, stream
@@ -472,19 +473,27 @@ async def test_an_answer_that_cannot_be_stored_is_not_acknowledged(
     assert b"[DONE]" not in seen
 
 
-async def test_a_huge_request_is_recorded_whole_while_others_are_answered(running: Running) -> None:
-    history = [user(f"message {number} of a long history, which says nothing new") for number in range(6000)]
-    running.upstream.default = say("done")
-    huge = asyncio.create_task(running.chat(history))
-    waits = []
-    while not huge.done():
-        began = time.monotonic()
-        assert (await running.chat([user("quick")], key="lumen")).status == 200
-        waits.append(time.monotonic() - began)
-    response = await huge
-    assert response.status == 200
-    assert len(running.resolved(response)["o"]["messages"]) == 6000
-    assert len([r for r in running.chain(response) if r.get("kind") == "user_message"]) == 500
-    assert len(waits) > 2, "others go on while the huge one is worked on"
-    refused = await running.chat([user("x")] * 10_001)
-    assert refused.status == 400
+async def test_a_huge_request_is_recorded_whole_and_is_not_redacted_on_the_event_loop(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[int, threading.Thread] = {}
+    protect = Governor.protect
+
+    def watched(self: Governor, tenant: str, drafts: Any) -> Any:
+        threads[len(drafts)] = threading.current_thread()
+        return protect(self, tenant, drafts)
+
+    monkeypatch.setattr(Governor, "protect", watched)
+    huge = await running.chat([user(f"message {number} of a long history, nothing new") for number in range(6000)])
+    small = await running.chat([user("quick")], key="lumen")
+    assert (huge.status, small.status) == (200, 200)
+    assert len(running.resolved(huge)["o"]["messages"]) == 6000
+    assert len([r for r in running.chain(huge) if r.get("kind") == "user_message"]) == 500
+    loop = threading.current_thread()
+    assert threads[max(threads)] is not loop
+    assert threads[min(threads)] is loop
+
+
+async def test_more_messages_than_the_limit_are_refused(running: Running) -> None:
+    assert (await running.chat([user("x")] * 10_001)).status == 400
+    assert running.upstream.requests == []
