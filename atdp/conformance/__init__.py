@@ -32,12 +32,19 @@ def check(lines: Iterable[str | bytes], excerpt: bool = False) -> Iterator[Findi
         except (ValueError, RecursionError) as error:
             yield Finding(number, "json", str(error))
             continue
-        found = list(problems(record)) if isinstance(record, dict) else [("json", "the line is no JSON object")]
+        found = _alone(record) if isinstance(record, dict) else [("json", "the line is no JSON object")]
         yield from (Finding(number, rule, m) for rule, m in found if not (excerpt and rule in COMPLETENESS))
         if not any(rule in ("json", "schema") for rule, _ in found):
             yield from (f for f in whole.add(number, record) if not (excerpt and f.rule in COMPLETENESS))
     if not excerpt:
         yield from whole.finish()
+
+
+def _alone(record: dict[str, Any]) -> list[tuple[str, str]]:
+    try:
+        return list(problems(record))
+    except RecursionError:
+        return [("json", "the record is nested too deeply to be checked")]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

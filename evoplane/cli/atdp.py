@@ -81,12 +81,12 @@ def _quoted(file: Path) -> list[str] | None:
         try:
             if isinstance(jsonlib.loads(first), dict):
                 return None
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         stream.seek(0)
         try:
             document = jsonlib.load(stream)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     items = list(document.values()) if isinstance(document, dict) else document
     if not isinstance(items, list):

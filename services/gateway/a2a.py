@@ -23,9 +23,18 @@ from services.gateway.asgi import JSON, Request, Send, respond
 from services.gateway.boundary import session_of, store_reports
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
+from services.gateway.jsonrpc import (
+    INVALID_REQUEST,
+    UNANSWERED,
+    End,
+    JsonRpc,
+    Relay,
+    request_messages,
+    respond_jsonrpc_error,
+)
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
+from services.proxy.clients import CONTROL
 from services.proxy.mcp_memory import owner_of
 from services.proxy.reports import Reported, report_id
 
@@ -52,7 +61,13 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             raise ApiError(405, f"Use POST for {request.path}.", code="method_not_allowed")
         gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
-        call = _Exchange(gateway, request, key, name, messages_of(body))
+        messages = request_messages(body)
+        wrong = next((each for each in messages if not isinstance(each.get("method", ""), str)), None)
+        if wrong is not None:
+            error = errors.malformed("A method is a string.")
+            await respond_jsonrpc_error(send, error, wrong.get("id"), INVALID_REQUEST)
+            return
+        call = _Exchange(gateway, request, key, name, messages)
         id = call.id
     except ApiError as error:
         await respond_jsonrpc_error(send, error, id)
@@ -136,7 +151,7 @@ class _Exchange:
         context = handoff.context_id or handoff.task_id or handoff.report_id
         conversation = f"a2a:{self._agent}:{context}"
         event.session_id = self._session_id or self._memory.session(self._owner, conversation)
-        event.session_hint = f"a2a-{self._agent}-{context}"[:200]
+        event.session_hint = CONTROL.sub("?", f"a2a-{self._agent}-{context}"[:200])
         session = session_of(self._gateway, self._key, event)
         await store_reports(self._gateway, session, [event])
         self._memory.belongs(self._owner, conversation, session.session_id)

@@ -10,6 +10,7 @@ import msgspec
 from evoplane.settings import Settings, SettingsError
 from services.gateway.a2a import a2a
 from services.gateway.asgi import (
+    MAX_DEPTH,
     ClientGone,
     Message,
     Receive,
@@ -22,7 +23,7 @@ from services.gateway.asgi import (
 )
 from services.gateway.core import Gateway
 from services.gateway.embeddings import count_tokens, embeddings
-from services.gateway.errors import ApiError, internal
+from services.gateway.errors import ApiError, internal, too_deep
 from services.gateway.events import end_session, events
 from services.gateway.feedback import feedback
 from services.gateway.inference import infer
@@ -81,10 +82,11 @@ async def _serve(gateway: Gateway, request: Request, send: Send) -> None:
         await respond_error(counting, error, dialect=dialect)
     except ClientGone:
         pass
-    except Exception:
+    except Exception as error:
         _log.exception("%s %s failed", request.method, request.path)
         if status == 0:
-            await respond_error(counting, internal(), dialect=dialect)
+            answer = too_deep(MAX_DEPTH) if isinstance(error, RecursionError) else internal()
+            await respond_error(counting, answer, dialect=dialect)
         else:
             raise
     finally:

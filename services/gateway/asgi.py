@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from services.gateway.errors import ApiError, malformed, too_large
+from services.gateway.errors import ApiError, malformed, too_deep, too_large
+from services.proxy.clients import CONTROL
 from services.proxy.dialects import CHAT, Dialect
 
 Scope = MutableMapping[str, Any]
@@ -21,6 +22,34 @@ Headers = Iterable[tuple[bytes, bytes]]
 T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
+
+MAX_DEPTH = 128
+"""Levels of a request's JSON: of those that write it again the first gives up at 254, and an event has some of its
+own around it."""
+_HOLDERS = frozenset({list, dict})
+
+
+def header_value(text: str) -> bytes:
+    """A name as a header's value; what can't stand there becomes a question mark."""
+    return CONTROL.sub("?", text).encode("latin-1", "replace")
+
+
+def require_shallow(value: Any, body: bytes) -> None:
+    """Raises 400 for JSON that is nested deeper than what follows can read, redact and write; `body` is its text."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return  # most requests: there are not even as many lists and objects
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            each
+            for outer in level
+            if type(outer) in _HOLDERS
+            for each in (outer.values() if type(outer) is dict else outer)
+            if type(each) in _HOLDERS
+        ]
+        if not level:
+            return
+    raise too_deep(MAX_DEPTH)
 
 
 class ClientGone(Exception):
@@ -81,12 +110,14 @@ class Request:
         return b"".join(chunks)
 
     async def json(self, limit: int) -> tuple[Any, bytes]:
-        """The body as JSON, and its bytes; raises a 400 `ApiError` for what is not JSON."""
+        """The body as JSON, and its bytes; raises a 400 `ApiError` for what is not JSON, or nested too deeply."""
         body = await self.body(limit)
         try:
-            return orjson.loads(body), body
+            value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise malformed(f"The request body is not valid JSON: {error}") from error
+        require_shallow(value, body)
+        return value, body
 
     def watch(self) -> asyncio.Task[None]:
         """A task that ends when the client leaves; call it after the body was read."""

@@ -14,7 +14,7 @@ import orjson
 
 from registry.tenants import Key
 from services.gateway import errors
-from services.gateway.asgi import Request, Send, respond
+from services.gateway.asgi import Request, Send, header_value, respond
 from services.gateway.boundary import named_session, store_reports
 from services.gateway.core import Gateway
 from services.gateway.inference import asked_model, claimed
@@ -31,8 +31,9 @@ async def embeddings(gateway: Gateway, request: Request, send: Send) -> None:
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     model = asked_model(parsed)
     upstream, outgoing = _addressed(gateway, key, model, parsed, raw)
+    said = claimed(request, parsed)
     held = gateway.reserve(key, parsed, len(raw))
-    session = named_session(gateway, key, claimed(request, parsed).session_id or f"embeddings:{key.id}")
+    session = named_session(gateway, key, said.session_id or f"embeddings:{key.id}")
     started = time.monotonic()
     answer = None
     try:
@@ -57,7 +58,7 @@ async def embeddings(gateway: Gateway, request: Request, send: Send) -> None:
     (stored,) = await store_reports(gateway, session, [told])
     marks = [
         (b"x-evoplane-event-id", str(stored["id"]).encode()),
-        (b"x-evoplane-session-id", session.session_id.encode("latin-1", "replace")),
+        (b"x-evoplane-session-id", header_value(session.session_id)),
     ]
     await respond(send, status, body, [*headers, *marks])
 

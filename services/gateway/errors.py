@@ -41,6 +41,10 @@ def malformed(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, message, param=param)
 
 
+def too_deep(levels: int) -> ApiError:
+    return ApiError(400, f"The request is nested too deeply: {levels} levels at most.", code="nested_too_deeply")
+
+
 def too_large(limit: int) -> ApiError:
     return ApiError(
         413,

@@ -18,9 +18,9 @@ from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.asgi import Request, Send, respond_json
 from services.gateway.core import Gateway
+from services.proxy.clients import CONTROL, MAX_ID_LENGTH
 from services.proxy.drafts import Signal
 from services.proxy.log import ENDING_ANNOTATION
-from services.proxy.sessions import MAX_ID_LENGTH
 from services.proxy.store import StoreUnavailable
 
 _PENDING = "pending"
@@ -90,6 +90,8 @@ def _read(item: Any, index: int) -> Feedback:
     ids = (read.event_id, read.trajectory_id, read.session_id, read.id)
     if any(id is not None and len(id) > MAX_ID_LENGTH for id in ids):
         raise errors.malformed(f"Signal {index}: ids have {MAX_ID_LENGTH} characters at most.")
+    if any(id is not None and CONTROL.search(id) for id in (*ids, read.name)):
+        raise errors.malformed(f"Signal {index}: ids and names have no control characters.")
     if read.confidence is not None and not 0 <= read.confidence <= 1:
         raise errors.malformed(f"Signal {index}: confidence lies between 0 and 1.", "confidence")
     return read

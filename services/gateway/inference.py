@@ -19,7 +19,7 @@ import orjson
 from atdp.ids import new_id
 from registry.tenants import Key
 from services.gateway import errors
-from services.gateway.asgi import JSON, ClientGone, Request, Send, respond, respond_error
+from services.gateway.asgi import JSON, ClientGone, Request, Send, header_value, respond, respond_error
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.gateway.recall import recall
@@ -27,7 +27,7 @@ from services.gateway.relay import StreamRelay
 from services.gateway.translation import translated
 from services.gateway.upstream import Upstream, forwarded, passed_on
 from services.proxy.capture import LARGE_BYTES, Exchange
-from services.proxy.clients import MAX_ID_LENGTH, Claim, Line, claim
+from services.proxy.clients import CONTROL, MAX_ID_LENGTH, Claim, Line, claim
 from services.proxy.completion import Completion
 from services.proxy.dialects import CHAT, Dialect
 from services.proxy.dialects.base import WrongRequest
@@ -250,7 +250,7 @@ class Call:
         self._gateway.metrics.overhead_count += 1
         return [
             (b"x-evoplane-event-id", exchange.event_id.encode()),
-            (b"x-evoplane-session-id", exchange.session.session_id.encode("latin-1", "replace")),
+            (b"x-evoplane-session-id", header_value(exchange.session.session_id)),
             (b"x-evoplane-agent-version", exchange.version.version.encode()),
             (b"x-evoplane-overhead-ms", b"%.2f" % (overhead * 1000)),
         ]
@@ -279,10 +279,12 @@ def _before(gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any]
 
 
 def claimed(request: Request, parsed: dict[str, Any]) -> Claim:
-    """What a request says about its session; raises a 400 `ApiError` for an id that is too long."""
+    """What a request says about its session; raises a 400 `ApiError` for an id that can't be one."""
     said = claim({name: value.strip() for name, value in request.text_headers}, parsed, request.tag)
     if said.session_id is not None and len(said.session_id) > MAX_ID_LENGTH:
         raise errors.malformed(f"A session id is longer than {MAX_ID_LENGTH} characters.")
+    if any(id is not None and CONTROL.search(id) for id in (said.session_id, said.parent_session_id)):
+        raise errors.malformed("A session id has no control characters.")
     return said
 
 

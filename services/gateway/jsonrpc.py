@@ -16,7 +16,7 @@ import orjson
 
 from atdp.records import Status
 from services.gateway import errors
-from services.gateway.asgi import JSON, Request, Send, respond
+from services.gateway.asgi import JSON, Request, Send, require_shallow, respond
 from services.gateway.errors import ApiError
 from services.gateway.peers import Headers, reply_headers
 from services.proxy.sse import EventSplitter, ServerSentEvent
@@ -36,6 +36,7 @@ UNANSWERED: dict[End, tuple[Status, str]] = {
 
 SERVER_ERROR = -32000
 """JSON-RPC's code for what an implementation defines."""
+INVALID_REQUEST = -32600
 
 
 class Observer(Protocol):
@@ -58,6 +59,13 @@ def messages_of(body: bytes) -> list[JsonRpc]:
     except orjson.JSONDecodeError:
         return []
     return [item for item in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(item, dict)]
+
+
+def request_messages(body: bytes) -> list[JsonRpc]:
+    """The messages of a client's body; raises 400 when they are nested too deeply to be recorded."""
+    found = messages_of(body)
+    require_shallow(found, body)
+    return found
 
 
 async def respond_jsonrpc_error(send: Send, error: ApiError, id: Any = None, code: int = SERVER_ERROR) -> None:

@@ -22,7 +22,7 @@ from services.gateway.asgi import Request, Send
 from services.gateway.boundary import session_of, store_reports, waiting_session
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, messages_of, respond_jsonrpc_error
+from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, request_messages, respond_jsonrpc_error
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.mcp_calls import (
     Call,
@@ -59,7 +59,7 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
         call = _Exchange(gateway, request, key, name, settings)
-        id = await call.begin(messages_of(body))
+        id = await call.begin(request_messages(body))
         headers = request_headers(request, settings.headers, apart is not None)
     except SessionNotFound:
         await respond_jsonrpc_error(send, ApiError(404, "Session not found.", code="session_not_found"), id)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from services.gateway import errors
-from services.gateway.asgi import Request
+from services.gateway.asgi import Request, require_shallow
 from services.gateway.errors import ApiError
 
 PROTOBUF = "application/x-protobuf"
@@ -53,6 +53,7 @@ def decode(request: Request, body: bytes, limit: int) -> dict[str, Any]:
         raise errors.malformed(f"The body is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise errors.malformed("An ExportTraceServiceRequest is a JSON object.")
+    require_shallow(parsed, body)
     return parsed
 
 

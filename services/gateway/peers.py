@@ -17,7 +17,8 @@ from yarl import URL
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
 from services.gateway.errors import ApiError, forbidden, unauthorized
-from services.proxy.sessions import MAX_ID_LENGTH
+from services.gateway.upstream import plausible
+from services.proxy.clients import CONTROL, MAX_ID_LENGTH
 
 _KEEP_ALIVE_S = 2.0
 """Shorter than common servers' 5 s, so that a connection isn't reused in the moment the server closes it."""
@@ -74,10 +75,10 @@ class Peers:
                 or target is None
                 or (to := url.join(URL(target))).origin() != url.origin()
             ):
-                return response
+                return plausible(response)
             response.close()
             url = to
-        return response
+        return plausible(response)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -144,4 +145,6 @@ def session_named(request: Request) -> str | None:
     named = request.header(b"x-evoplane-session-id") or (f"tag:{request.tag}" if request.tag else None)
     if named is not None and len(named) > MAX_ID_LENGTH:
         raise ApiError(400, f"A session's id has {MAX_ID_LENGTH} characters at most.")
+    if named is not None and CONTROL.search(named):
+        raise ApiError(400, "A session's id has no control characters.")
     return named or None

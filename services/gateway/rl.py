@@ -20,7 +20,7 @@ from registry import control, rl_sessions
 from registry.rl_sessions import RlSession
 from registry.tenants import Key, RegistryError
 from services.gateway import errors
-from services.gateway.asgi import Request, Send, respond_json
+from services.gateway.asgi import MAX_DEPTH, Request, Send, respond_json
 from services.gateway.boundary import store_reports
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
@@ -50,7 +50,7 @@ class _Export(Struct):
     session_ids: list[str] = []
     consumer: str | None = None
     """Give the ended sessions that this consumer has not acknowledged."""
-    ack: int | None = None
+    ack: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """The cursor of an earlier answer: never give those again."""
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = 16
     discount: float = 1.0
@@ -164,6 +164,8 @@ async def _read(gateway: Gateway, request: Request, type: Any) -> Any:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.DecodeError as error:
         raise errors.malformed(f"{error}.") from error
+    except RecursionError as error:
+        raise errors.too_deep(MAX_DEPTH) from error
 
 
 def _reward(key: Key, event_id: str, value: float, superseded: str | None) -> Signal:

@@ -67,8 +67,10 @@ class _Import:
             made = await asyncio.to_thread(steps, exported)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise errors.malformed(f"This is no ExportTraceServiceRequest: {error!r}.") from error
-        whole = [each for each in made if each.span.trace_id and each.span.span_id]
+        whole = [each for each in made if spans.identified(each)]
         refused.add("a span needs traceId and spanId", len(made) - len(whole))
+        if not all(spans.timed(each) for each in whole):
+            raise errors.malformed("A span's times are nanoseconds since 1970, in 64 bits.")
         by_trace: dict[str, list[SpanStep]] = {}
         for each in whole:
             by_trace.setdefault(each.span.trace_id, []).append(each)

@@ -73,7 +73,7 @@ class Upstream:
 
     async def post(self, path: str, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> aiohttp.ClientResponse:
         """Send a request to `/v1` + `path`; gives the response when its headers are there. Raises aiohttp's errors."""
-        return await self._session.post(
+        response = await self._session.post(
             f"{self.url}/v1{path}",
             data=body,
             headers=[
@@ -83,6 +83,7 @@ class Upstream:
                 *self._credentials(path),
             ],
         )
+        return plausible(response)
 
     def _credentials(self, path: str) -> list[tuple[str, str]]:
         if self._secret is None:
@@ -119,6 +120,14 @@ class Upstreams:
     def serving(self, model: str) -> Upstream | None:
         """The provider that a model's name belongs to, the first that says so; None when none does."""
         return next((provider for provider in self.providers if provider.serves(model)), None)
+
+
+def plausible(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+    """The response, if its status is one that can be passed on; raises `aiohttp.ClientError` for any other."""
+    if not 200 <= response.status <= 599:
+        response.close()
+        raise aiohttp.ClientPayloadError(f"its status {response.status} is none of HTTP's")
+    return response
 
 
 def forwarded(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ Nothing here is asked of a client: whoever sends no id is found by what was said
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,8 @@ Line = Literal["main", "side", "subagent", "prewarm"]
 """`side`: titles, summaries and the like; `prewarm`: asks for nothing to be generated."""
 
 MAX_ID_LENGTH = 200
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""No id has these: one travels in headers, and names rows."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from registry.tenants import Key
 from services.proxy.sessions import MAX_ID_LENGTH, PendingCall, Session
 from services.proxy.tools import Boundary, Effect, boundary_of, effect_of
 
-ReportedId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+ReportedId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+"""Without control characters (`clients.CONTROL`)."""
 
 DEFAULT_EFFECTS: dict[str, Effect] = {
     "retrieval": "read",

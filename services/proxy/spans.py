@@ -15,6 +15,7 @@ from atdp.canonical import digest
 from atdp.ids import derived_id
 from atdp.records import Cause, Context, ContextBody, HarnessInfo, Model
 from registry.tenants import Key
+from services.proxy.clients import CONTROL
 from services.proxy.error_class import error_class
 from services.proxy.reports import Reported
 
@@ -25,6 +26,7 @@ _NO_STEPS = frozenset({"x.chain", "x.unknown", "x.prompt", "x.evaluator", "x.cre
 """Glue between steps, which instrumentations also write as spans."""
 _NAME = re.compile(r"[^a-z0-9_.-]+")
 _SESSION_KEYS = ("evoplane.session.id", "gen_ai.conversation.id", "session.id", "langsmith.trace.session_id")
+_LATEST_NS = 2**64
 _OUTPUT_TOKENS = "output_tokens"
 
 
@@ -33,6 +35,17 @@ def is_step(made: SpanStep) -> bool:
     if made.step.kind in _NO_STEPS:
         return False
     return made.step.kind != "handoff" or made.span.parent_id is not None
+
+
+def identified(made: SpanStep) -> bool:
+    """Has the span ids that can name it?"""
+    ids = (made.span.trace_id, made.span.span_id)
+    return all(ids) and not any(CONTROL.search(id) for id in ids)
+
+
+def timed(made: SpanStep) -> bool:
+    """Are its times such as the protocol has?"""
+    return all(0 <= at < _LATEST_NS for at in (made.span.start_ns, made.span.end_ns))
 
 
 def span_event_id(key: Key, trace_id: str, span_id: str) -> str:
@@ -46,10 +59,10 @@ def report_key(made: SpanStep) -> str:
 
 
 def session_named(made: SpanStep) -> str | None:
-    """The conversation that a span names."""
+    """The conversation that a span names, if what it names can be an id."""
     attributes = {**made.span.resource, **made.span.attributes}
     named = next((attributes[name] for name in _SESSION_KEYS if attributes.get(name)), made.step.session_id)
-    return None if named is None else str(named)[:200]
+    return None if named is None or CONTROL.search(str(named)[:200]) else str(named)[:200]
 
 
 def response_id(made: SpanStep) -> str | None:

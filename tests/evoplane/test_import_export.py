@@ -144,6 +144,17 @@ def test_the_check_takes_a_document_of_quoted_records_as_an_excerpt(tmp_path: Pa
     assert json.loads(result.stdout) == {"ok": True, "records": 1, "excerpt": True, "findings": []}
 
 
+@pytest.mark.parametrize("levels", [900, 100_000])
+def test_a_file_nested_too_deeply_is_a_finding(tmp_path: Path, levels: int) -> None:
+    file = tmp_path / "deep.json"
+    extension = '{"record":"trajectory","ext":' + '{"a":' * levels + "1" + "}" * (levels + 1)
+    for text in ("[" * levels, "[" * levels + "]" * levels, extension):
+        file.write_text(text + "\n")
+        checked = CliRunner().invoke(app, ["atdp", "check", str(file), "--json"])
+        assert checked.exit_code == 1
+        assert len(json.loads(checked.stdout)["findings"]) == 1
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason=REASON)
 def test_the_published_examples_pass_the_check() -> None:
     assert run("atdp", "check", SHARED / "atdp" / "examples.json").exit_code == 0
