@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from atdp.records import AnnotationDraft, EventDraft
 from services.proxy.drafts import InvalidDraft, Stored
 from services.proxy.harvest import at_close, event_of, harvest, worth_reading
+from services.proxy.harvest.recent import RecentEvents
 from services.proxy.store import StoreReader, StoreUnavailable
 
 _log = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ _QUEUE = 2000
 _GATHER_S = 0.05
 """How long work gathers: a batch costs one hand-over to a thread, and is read away from the traffic's peaks."""
 _BATCH = 64
-_WINDOW = 40
-"""Events of a trajectory kept in memory."""
-_TRAJECTORIES = 2000
-"""Kept in memory at most."""
 _LONGEST = 2000
 """Records of a trajectory that is read again at its close."""
 
@@ -51,7 +47,7 @@ class Harvester:
         self._reader = reader
         self._enabled = enabled
         self._queue: asyncio.Queue[_Job | None] = asyncio.Queue(_QUEUE)
-        self._recent: OrderedDict[str, deque[EventDraft]] = OrderedDict()
+        self._recent = RecentEvents()
         self._task: asyncio.Task[None] | None = None
         self.found = 0
         self.missed = 0
@@ -92,20 +88,21 @@ class Harvester:
                 jobs.append(self._queue.get_nowait())
             stopping = None in jobs
             # what was offered behind the end was offered too late to be waited for
-            work = [read for job in jobs if job is not None and (read := self._reading(job)) is not None]
-            if work:
-                await self._read(work)
+            work = [self._reading(job) for job in jobs if job is not None]
+            if any(work):
+                await self._read([each for each in work if each is not None])
+            del jobs, work  # the next may be long in coming, and these hold all that was said
 
     def _reading(self, job: _Job) -> _Reading | None:
         """What is to be read for a job, on another thread; None when there can't be anything in it."""
         if len(job) == 3:
             tenant, id, reason = job
-            self._recent.pop(id, None)
+            self._recent.forget(id)
             return tenant, partial(self._read_again, tenant, id, reason)
         tenant, events = job
-        recent = self._window(events[0].trajectory_id)
-        read = partial(harvest, list(recent), events) if worth_reading(recent, events) else None
-        recent.extend(events)
+        recent = self._recent.of(events[0].trajectory_id)
+        read = partial(harvest, recent, events) if worth_reading(recent, events) else None
+        self._recent.add(events[0].trajectory_id, events)
         return None if read is None else (tenant, read)
 
     async def _read(self, work: Sequence[_Reading]) -> None:
@@ -121,13 +118,6 @@ class Harvester:
             self.found += len(found)
         except (StoreUnavailable, InvalidDraft) as error:
             _log.warning("%d candidate signals are not stored: %s", len(found), error)
-
-    def _window(self, trajectory_id: str) -> deque[EventDraft]:
-        recent = self._recent.setdefault(trajectory_id, deque(maxlen=_WINDOW))
-        self._recent.move_to_end(trajectory_id)
-        while len(self._recent) > _TRAJECTORIES:
-            self._recent.popitem(last=False)
-        return recent
 
     def _read_again(self, tenant: str, id: str, reason: str) -> list[AnnotationDraft]:
         """Everything that the whole trajectory shows."""

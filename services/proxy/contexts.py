@@ -13,7 +13,8 @@ from registry.manifest import AgentVersion
 from services.proxy.drafts import Content
 
 _REMEMBERED = 256
-"""Contexts kept ready: a client may send other tools with every request, and each may be a large one."""
+_BYTES = 32 * 2**20
+"""Contexts kept ready, and of their tools' texts: a client may send other tools with every request, and large ones."""
 
 
 class ContextBook:
@@ -21,6 +22,7 @@ class ContextBook:
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, ...], tuple[Context, list[Content]]] = {}
+        self._bytes = 0
         self._stored: set[tuple[str, str]] = set()
 
     def context(
@@ -35,10 +37,15 @@ class ContextBook:
         key = (tenant, version.agent, version.digest, version.version, upstream, model or "", tools_digest)
         made = self._made.get(key)
         if made is None:
-            if len(self._made) >= _REMEMBERED:
-                del self._made[next(iter(self._made))]
-            made = self._made[key] = _make(tenant, version, upstream, model, items)
+            made = _make(tenant, version, upstream, model, items)
+            self._remember(key, made)
         return made
+
+    def _remember(self, key: tuple[str, ...], made: tuple[Context, list[Content]]) -> None:
+        self._made[key] = made
+        self._bytes += _size(made)
+        while len(self._made) > _REMEMBERED or self._bytes > _BYTES:
+            self._bytes -= _size(self._made.pop(next(iter(self._made))))
 
     def unstored(self, tenant: str, context: Context, contents: list[Content]) -> list[Context | Content]:
         """What must go to the log along with the next event; nothing when it is there."""
@@ -50,6 +57,10 @@ class ContextBook:
     def forget(self, tenant: str) -> None:
         """The tenant's log may have lost what it had."""
         self._stored = {known for known in self._stored if known[0] != tenant}
+
+
+def _size(made: tuple[Context, list[Content]]) -> int:
+    return sum(len(content.data) for content in made[1])
 
 
 def bare_context(agent: str) -> Context:

@@ -6,11 +6,13 @@ neither is another event.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from msgspec import UnsetType
 
 from atdp import clock
@@ -22,6 +24,8 @@ _CALLS = 4000
 _TRAJECTORIES = 4000
 _OPERATIONS = 64
 """Operations kept of one trajectory."""
+_SHORT = 1000
+"""Bytes of arguments that are kept; of longer ones their hash."""
 _SLACK_S = 0.25
 """By how much two clocks on one machine, and what lies between a client and the gateway, may differ."""
 
@@ -47,6 +51,7 @@ class KnownOperation:
     event_id: str
     name: str
     arguments: Any
+    """As `_alike` gives them."""
     told: bool = False
     """Has it been told from the other side already? Then the next equal one is meant."""
 
@@ -64,7 +69,7 @@ class RecentSteps:
                 self._calls.setdefault(owner, deque(maxlen=_CALLS)).append(_known(session_id, event))
             elif isinstance(event.a, Action) and isinstance(event.a.name, str) and not _traced(event):
                 arguments = None if isinstance(event.a.arguments, UnsetType) else event.a.arguments
-                self._of(event.trajectory_id).append(KnownOperation(event.id, event.a.name, arguments))
+                self._of(event.trajectory_id).append(KnownOperation(event.id, event.a.name, _alike(arguments)))
 
     def call_within(self, key: Key, began: float, ended: float, output_tokens: int | None) -> KnownCall | None:
         """The one captured call that lies within a client's span; None when there are several, or none.
@@ -82,8 +87,9 @@ class RecentSteps:
 
     def operation(self, trajectory_id: str, name: str, arguments: Any) -> str | None:
         """The event of an operation with this name and these arguments that nobody has told again yet."""
+        sought = _alike(arguments)
         for known in self._operations.get(trajectory_id, ()):
-            if not known.told and known.name == name and (known.arguments or {}) == (arguments or {}):
+            if not known.told and known.name == name and known.arguments == sought:
                 known.told = True
                 return known.event_id
         return None
@@ -94,6 +100,16 @@ class RecentSteps:
         while len(self._operations) > _TRAJECTORIES:
             self._operations.popitem(last=False)
         return known
+
+
+def _alike(arguments: Any) -> Any:
+    """What is the same for equal arguments: they themselves, or their hash when they are long."""
+    arguments = arguments or {}
+    try:
+        data = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer or a depth that it does not write
+        data = repr(arguments).encode("utf-8", "surrogatepass")
+    return arguments if len(data) <= _SHORT else hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _known(session_id: str, event: EventDraft) -> KnownCall:

@@ -18,7 +18,7 @@ from tests.redaction.corpus import KINDS, benign, planted, redactor, told
 
 def clean(rules: Redactor, value: Any, key: str = "y") -> bool:
     skim = Skim(rules)
-    skim.begin()
+    skim.forget()
     return skim.clean(value, key)
 
 

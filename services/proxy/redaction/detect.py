@@ -107,9 +107,9 @@ class Detector:
             if len(self._explains) > _REMEMBERED:
                 self._explains.clear()
             words = name.lower()
-            known = self._explains[name] = any(stem in words for stem in _EXPLAINING) or self._numbers.knows(
-                _WORD.findall(words)
-            )
+            known = any(stem in words for stem in _EXPLAINING) or self._numbers.knows(_WORD.findall(words))
+            if len(name) <= _REMEMBER_FROM:
+                self._explains[name] = known
         return known
 
     def _search(self, text: str, depth: int = 0) -> list[Finding]:

@@ -37,6 +37,8 @@ _PERSON = {
 }  # fmt: skip
 """Hidden by the `strict` level only: names and addresses need a person to read them to be useful at all."""
 
+_LONGEST = 200
+"""Characters of a name that is remembered."""
 _SEPARATORS = re.compile(r"[\W_]+")
 
 
@@ -87,7 +89,9 @@ class FieldRules:
         if known is None:
             if len(self._normal) > 10_000:
                 self._normal.clear()
-            known = self._normal[name] = normal(name)
+            known = normal(name)
+            if len(name) <= _LONGEST:
+                self._normal[name] = known
         return known
 
     def _ends_with(self, path: Sequence[str], segments: tuple[str, ...]) -> bool:

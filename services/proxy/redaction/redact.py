@@ -98,9 +98,11 @@ class Redactor:
         `known` maps values recognised earlier to their entity; what is recognised now is added to it.
         """
         self.detector.deadline = time.monotonic() + BUDGET_S
-        self._skim.begin()
         values = {} if known is None else known
-        done = [self._searched(record) for record in records]
+        try:
+            done = [self._searched(record) for record in records]
+        finally:
+            self._skim.forget()
         for redacted in done:
             for value, entity in redacted.values.items():
                 if len(value) >= _MIN_KNOWN and not value.isalpha() and len(values) < _MOST_KNOWN:

@@ -37,7 +37,7 @@ class _Name(NamedTuple):
 
 
 class Skim:
-    """One tenant's first look. `begin` forgets the texts of the exchange before."""
+    """One tenant's first look. `forget` ends an exchange: its texts are not held until the next."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -51,7 +51,7 @@ class Skim:
         self._texts: set[str] = set()
         """Clean texts of this exchange."""
 
-    def begin(self) -> None:
+    def forget(self) -> None:
         self._texts.clear()
 
     def clean(self, value: Any, key: str) -> bool:
