@@ -19,6 +19,7 @@ from registry import control, grants, keyring, policies, roles, tenant_policy
 from registry.tenants import RegistryError
 from services.proxy import retention
 from services.proxy.opening import Opener
+from services.proxy.redaction import catalogue
 from services.proxy.store import EventStore, StoreReader, open_reader, open_store
 
 policy_app = typer.Typer(no_args_is_help=True, help="What a tenant hides, keeps, and may use.")
@@ -51,6 +52,7 @@ def set_policy(
     Example: evoplane tenant policy set northwind policy.toml
     """
     policy = tenant_policy.parse(file.read_text())
+    catalogue.check(policy)
     tenant_policy.put(control.connect(settings().control_db), tenant, policy, getpass.getuser())
     show({"tenant": tenant, "policy": policy.name}, json)
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from evoplane.cli.main import app, main
 from evoplane.settings import settings
+from registry.tenants import RegistryError
 
 runner = CliRunner()
 
@@ -80,3 +81,33 @@ def test_a_failure_is_one_line_and_exit_status_1(
         main()
     assert stopped.value.code == 1
     assert says in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ('[actions]\nEMAIL = "keep"\nEMAIL_ADDRESS = "mask"', ["actions: EMAIL not known", "EMAIL_ADDRESS", "US_SSN"]),
+        ('countries = ["usa", "de"]', ["countries: usa not known", "de, dk, es"]),
+    ],
+)
+def test_a_policy_with_a_name_that_nothing_finds_is_refused_with_the_known_ones(
+    tmp_path: Path, policy: str, says: list[str]
+) -> None:
+    run("tenant", "create", "acme")
+    file = tmp_path / "policy.toml"
+    file.write_text(policy)
+    result = runner.invoke(app, ["tenant", "policy", "set", "acme", str(file), "--json"])
+    assert isinstance(result.exception, RegistryError)
+    for words in says:
+        assert words in str(result.exception)
+    assert run("tenant", "policy", "show", "acme")["actions"] == {}  # type: ignore[index]
+
+
+def test_a_policy_may_name_its_own_dictionaries_and_fields(tmp_path: Path) -> None:
+    run("tenant", "create", "acme")
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        'countries = ["us", "uk", "de"]\n[actions]\nPROJECT = "mask"\nBADGE = "mask"\nAPI_KEY = "drop"\n'
+        '[[dictionaries]]\nname = "project"\nterms = ["Blue Heron"]\n[[fields]]\nfield = "badge"\nentity = "BADGE"\n'
+    )
+    assert run("tenant", "policy", "set", "acme", str(file))["policy"] == "standard+tenant"  # type: ignore[index]

@@ -11,6 +11,11 @@ import phonenumbers
 from services.proxy.redaction.findings import Finding
 from services.proxy.redaction.numbers import Run, digits, iban_length, is_card
 
+ENTITIES = frozenset(
+    {"EMAIL_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "PHONE_NUMBER", "IP_ADDRESS", "MAC_ADDRESS", "DATE_OF_BIRTH"}
+)
+"""What is found here."""
+
 _LOCAL = re.compile(r"[\w.%+'-]{1,64}$")
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}[^\W\d_]{2,24}(?![\w@])")
 _NOT_A_PERSON = frozenset({"git", "ssh", "svn", "hg"})

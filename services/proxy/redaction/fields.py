@@ -37,6 +37,9 @@ _PERSON = {
 }  # fmt: skip
 """Hidden by the `strict` level only: names and addresses need a person to read them to be useful at all."""
 
+ENTITIES = frozenset({*_SECRET, *_NUMBERS, *_PERSON})
+"""What fields with these names hold."""
+
 _LONGEST = 200
 """Characters of a name that is remembered."""
 _SEPARATORS = re.compile(r"[\W_]+")

@@ -158,6 +158,8 @@ def _inline(text: str) -> str:
 
 
 RECOGNISERS = _recognisers()
+ENTITIES = frozenset({each.entity for each in RECOGNISERS} | {entity for entity, _, _ in _ALONE})
+"""What is found here."""
 
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
