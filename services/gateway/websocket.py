@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from atdp.ids import new_id
-from services.gateway.asgi import Message, Receive, Request, Scope, Send
+from services.gateway.asgi import Message, Receive, Request, Scope, Send, require_shallow
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError, malformed
 from services.gateway.inference import infer
@@ -105,6 +105,7 @@ class _Connection:
             asked = orjson.loads(frame)
         except orjson.JSONDecodeError as error:
             raise malformed(f"The message is not valid JSON: {error}") from error
+        require_shallow(asked, frame)
         if not isinstance(asked, dict) or asked.pop("type", None) != "response.create":
             raise malformed("A message must be an object of type response.create.", "type")
         if self._last is not None and asked.get("previous_response_id") == self._last[0]:

@@ -85,6 +85,15 @@ async def test_what_is_nested_too_deeply_is_refused_before_the_model_is_asked(ru
     assert running.upstream.requests == []
 
 
+async def test_a_websocket_message_nested_too_deeply_is_an_error_and_the_connection_goes_on(running: Running) -> None:
+    async with running.http.ws_connect(f"{running.url}{RESPONSES}", headers=running.headers()) as socket:
+        for _ in range(2):
+            await socket.send_str(json.dumps({"type": "response.create", "model": "gpt-1", "input": [nested(400)]}))
+            event = await socket.receive_json(timeout=10)
+            assert (event["type"], event["status"]) == ("error", 400)
+    assert running.upstream.requests == []
+
+
 async def test_what_is_nested_as_deeply_as_is_allowed_is_answered_and_stored(running: Running) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": nested(124)}}
     response = await running.chat([{"role": "user", "content": "hi", "more": nested(120)}], tools=[tool] * 20)
