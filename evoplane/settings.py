@@ -58,6 +58,10 @@ class UpstreamSettings(_Section):
     models: list[str] = Field(description="names it serves; * stands for anything")
     translate: list[Translated] = Field([], description="dialects that are translated to openai.chat for it")
     key_env: str | None = Field(None, description="environment variable that holds its API key")
+    tenant: str | None = Field(
+        None,
+        description="its key is this tenant's own: only its requests are served, and what they name there passes",
+    )
 
     @model_validator(mode="after")
     def _translates_to_what_it_speaks(self) -> UpstreamSettings:

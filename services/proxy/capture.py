@@ -126,10 +126,9 @@ class Exchange:
         self.call = self._call(ending)
         opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
         header = [] if opened else [self.header]
-        answer_id = ending.completion.id
-        named = answer_id and ending.status == "ok" and self.dialect.keeps(self.request)
-        answer = [Answer(answer_id, self.event_id)] if answer_id and named else []
-        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answer]
+        kept = self.dialect.kept(self.request, ending.completion) if ending.status == "ok" else []
+        answers = [Answer(id, self.event_id) for id in dict.fromkeys(kept)]
+        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answers]
 
     def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:
         """The drafts are durable: let the session go on from here."""

@@ -1,0 +1,27 @@
+"""The ids that answers told a tenant lately: known before the log can be asked for them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from services.proxy.drafts import Answer, StoreDraft
+
+_REMEMBERED = 16384
+
+
+class Told:
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note(self, tenant: str, drafts: Iterable[StoreDraft]) -> None:
+        """Remember the ids among what is about to be stored."""
+        for draft in drafts:
+            if isinstance(draft, Answer):
+                self._known[tenant, draft.id] = None
+                self._known.move_to_end((tenant, draft.id))
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    def knows(self, tenant: str, id: str) -> bool:
+        return (tenant, id) in self._known
