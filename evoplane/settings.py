@@ -216,6 +216,7 @@ class A2aAgent(_Section):
 
     url: str = Field(description="its A2A endpoint (JSON-RPC over HTTP)")
     headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    tenant: str | None = Field(None, description="it works for this tenant only, who may ask it for anything")
 
 
 class Harvest(_Section):

@@ -30,13 +30,13 @@ from services.proxy.drafts import InvalidDraft, SealedBlob, Stored, StoreDraft, 
 from services.proxy.ending import Ending
 from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
+from services.proxy.known_ids import KnownIds
 from services.proxy.mcp_memory import McpMemory
 from services.proxy.recent import RecentSteps
 from services.proxy.restore import restore
 from services.proxy.retention import retain
 from services.proxy.sessions import Session, Sessions
 from services.proxy.store import StoreUnavailable, open_reader, open_store
-from services.proxy.told import Told
 from services.proxy.trace_memory import TraceMemory
 from services.router.assignment import Router
 from services.router.shadow import ShadowMirror
@@ -81,7 +81,7 @@ class Gateway:
         self.rl = RlKeys(settings.control_db)
         self.recent = RecentSteps()
         self.traces = TraceMemory()
-        self.told = Told()
+        self.known = KnownIds()
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
@@ -190,7 +190,7 @@ class Gateway:
         Raises as `EventStore.append` does, and `StoreUnavailable` when the tenant's policy blocks what can't be
         redacted.
         """
-        self.told.note(tenant, drafts)
+        self.known.note(tenant, drafts)
         protected = self.governor.protect(tenant, drafts)
         stored = await self.store.append(tenant, protected)
         pairs = zip(protected, stored, strict=True)
@@ -212,7 +212,7 @@ class Gateway:
         try:
             tenant = exchange.session.key.tenant
             drafts = exchange.drafts(ending, self.contexts)
-            self.told.note(tenant, drafts)
+            self.known.note(tenant, drafts)
             self.settle(exchange)
             return self.store.submit(tenant, self.governor.protect(tenant, drafts))
         except StoreUnavailable:

@@ -23,7 +23,7 @@ async def foreign(gateway: Gateway, key: Key, dialect: Dialect, parsed: Any) -> 
 
 async def unknown(gateway: Gateway, tenant: str, ids: Iterable[str]) -> str | None:
     """The first of these that no answer to the tenant had; 503 while the log can't say."""
-    asked = [id for id in dict.fromkeys(ids) if not gateway.told.knows(tenant, id)]
+    asked = [id for id in dict.fromkeys(ids) if not gateway.known.knows(tenant, id)]
     if not asked:
         return None
     try:

@@ -10,7 +10,7 @@ from services.proxy.drafts import Answer, StoreDraft
 _REMEMBERED = 16384
 
 
-class Told:
+class KnownIds:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
