@@ -28,7 +28,7 @@ from services.gateway.names import unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
 from services.proxy.a2a_names import listing, named_by, told_by
-from services.proxy.drafts import Answer, StoreDraft
+from services.proxy.drafts import Answer
 from services.proxy.mcp_memory import owner_of
 from services.proxy.reports import Reported, report_id
 from services.proxy.store import StoreUnavailable
@@ -135,17 +135,15 @@ class _Exchange:
 
     async def _remember(self, handoff: Handoff, ids: list[str]) -> None:
         """Whose these tasks and contexts are, before the client can name them."""
-        tenant, event_id = self._key.tenant, self._event_id(handoff)
-        names = [_name(self._agent, id) for id in ids]
-        new: list[StoreDraft] = [
-            Answer(name, event_id) for name in names if not self._gateway.known.knows(tenant, name)
-        ]
-        if not new:
+        tenant, event_id, known = self._key.tenant, self._event_id(handoff), self._gateway.known
+        names = [name for name in (_name(self._agent, id) for id in ids) if not known.knows(tenant, name)]
+        if not names:
             return
         try:
-            await self._gateway.append(tenant, new)
+            await self._gateway.append(tenant, [Answer(name, event_id) for name in names])
         except StoreUnavailable as error:
             raise errors.not_recording() from error
+        known.note(tenant, names)
 
     async def ended(self, how: End, status: int | None, detail: str) -> None:
         handoff, self._handoff = self._handoff, None

@@ -151,7 +151,9 @@ class Gateway:
 
     async def record(self, exchange: Exchange, ending: Ending) -> None:
         """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
-        policy = self.control.picture.policies.get(exchange.session.key.tenant, tenant_policy.DEFAULT)
+        tenant = exchange.session.key.tenant
+        policy = self.control.picture.policies.get(tenant, tenant_policy.DEFAULT)
+        self.known.note(tenant, exchange.kept(ending))
         if exchange.large:
             await self._record_apart(exchange, ending)
         elif self.settings.gateway.capture == "durable":
@@ -190,7 +192,6 @@ class Gateway:
         Raises as `EventStore.append` does, and `StoreUnavailable` when the tenant's policy blocks what can't be
         redacted.
         """
-        self.known.note(tenant, drafts)
         protected = self.governor.protect(tenant, drafts)
         stored = await self.store.append(tenant, protected)
         pairs = zip(protected, stored, strict=True)
@@ -212,7 +213,6 @@ class Gateway:
         try:
             tenant = exchange.session.key.tenant
             drafts = exchange.drafts(ending, self.contexts)
-            self.known.note(tenant, drafts)
             self.settle(exchange)
             return self.store.submit(tenant, self.governor.protect(tenant, drafts))
         except StoreUnavailable:

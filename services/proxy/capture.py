@@ -126,9 +126,13 @@ class Exchange:
         self.call = self._call(ending)
         opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
         header = [] if opened else [self.header]
-        kept = self.dialect.kept(self.request, ending.completion) if ending.status == "ok" else []
-        answers = [Answer(id, self.event_id) for id in dict.fromkeys(kept)]
+        answers = [Answer(id, self.event_id) for id in self.kept(ending)]
         return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answers]
+
+    def kept(self, ending: Ending) -> list[str]:
+        """Ids by which the tenant may name this answer later, or what the provider keeps beside it."""
+        found = self.dialect.kept(self.request, ending.completion) if ending.status == "ok" else []
+        return list(dict.fromkeys(found))
 
     def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:
         """The drafts are durable: let the session go on from here."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from services.proxy.drafts import Answer, StoreDraft
-
 _REMEMBERED = 16384
 
 
@@ -14,12 +12,11 @@ class KnownIds:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def note(self, tenant: str, drafts: Iterable[StoreDraft]) -> None:
-        """Remember the ids among what is about to be stored."""
-        for draft in drafts:
-            if isinstance(draft, Answer):
-                self._known[tenant, draft.id] = None
-                self._known.move_to_end((tenant, draft.id))
+    def note(self, tenant: str, ids: Iterable[str]) -> None:
+        """Remember what is about to be stored and told."""
+        for id in ids:
+            self._known[tenant, id] = None
+            self._known.move_to_end((tenant, id))
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
