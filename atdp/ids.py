@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 import time
 
@@ -14,6 +15,7 @@ _COUNTER_BITS = 12
 _random = b""
 """Of the system's random bytes, those not used yet: asking for a few at a time costs more than the ids."""
 _RANDOM_BYTES = 4096
+_ID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def uuid7() -> str:
@@ -52,6 +54,11 @@ os.register_at_fork(after_in_child=_forget_random)
 def new_id(prefix: str) -> str:
     """A fresh id that says what it names: `ev_0198…`, `tr_0198…`, `an_0198…`, `se_0198…`."""
     return f"{prefix}_{uuid7()}"
+
+
+def is_id(text: str, prefix: str) -> bool:
+    """Has it the form of an id that names such a thing, fresh or derived?"""
+    return text.startswith(prefix + "_") and _ID.fullmatch(text, len(prefix) + 1) is not None
 
 
 def derived_id(prefix: str, *parts: str) -> str:

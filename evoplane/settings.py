@@ -58,6 +58,10 @@ class UpstreamSettings(_Section):
     models: list[str] = Field(description="names it serves; * stands for anything")
     translate: list[Translated] = Field([], description="dialects that are translated to openai.chat for it")
     key_env: str | None = Field(None, description="environment variable that holds its API key")
+    tenant: str | None = Field(
+        None,
+        description="its key is this tenant's own: only its requests are served, and what they name there passes",
+    )
 
     @model_validator(mode="after")
     def _translates_to_what_it_speaks(self) -> UpstreamSettings:
@@ -212,6 +216,7 @@ class A2aAgent(_Section):
 
     url: str = Field(description="its A2A endpoint (JSON-RPC over HTTP)")
     headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    tenant: str | None = Field(None, description="it works for this tenant only, who may ask it for anything")
 
 
 class Harvest(_Section):

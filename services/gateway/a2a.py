@@ -32,11 +32,15 @@ from services.gateway.jsonrpc import (
     request_messages,
     respond_jsonrpc_error,
 )
+from services.gateway.names import unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
+from services.proxy.a2a_names import listing, named_by, told_by
 from services.proxy.clients import CONTROL
+from services.proxy.drafts import Answer
 from services.proxy.mcp_memory import owner_of
 from services.proxy.reports import Reported, report_id
+from services.proxy.store import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +55,7 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         key = apart or gateway.authenticate(request, "infer")
         name, _, below = rest.partition("/")
         settings = gateway.settings.a2a.get(name)
-        if settings is None:
+        if settings is None or settings.tenant not in (None, key.tenant):
             raise ApiError(404, f"No agent {name!r}; add [a2a.{name}] to evoplane.toml.", code="unknown_agent")
         headers = request_headers(request, settings.headers, apart is not None)
         if request.method == "GET" and below in _CARDS:
@@ -69,6 +73,11 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             return
         call = _Exchange(gateway, request, key, name, messages)
         id = call.id
+        if settings.tenant is None:
+            await _require_own(gateway, key, name, request.method + below, messages)
+    except _Refused as error:
+        await respond_jsonrpc_error(send, error, error.id, error.rpc_code)
+        return
     except ApiError as error:
         await respond_jsonrpc_error(send, error, id)
         return
@@ -81,6 +90,32 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
     except asyncio.CancelledError:
         gateway.spawn(call.ended("broken", None, "the gateway stopped"))
         raise
+
+
+class _Refused(ApiError):
+    """An error that the other agent itself could have given, for the request of this id."""
+
+    def __init__(self, id: Any, rpc_code: int, message: str, code: str) -> None:
+        super().__init__(200, message, code=code)
+        self.id = id
+        self.rpc_code = rpc_code
+
+
+async def _require_own(gateway: Gateway, key: Key, agent: str, call: str, messages: list[JsonRpc]) -> None:
+    """Raises for what could reach other tenants' tasks: the agent knows one client, the gateway, and tells it all."""
+    if call != "POST" or not messages:
+        raise ApiError(400, "Only JSON-RPC requests pass to an agent that tenants share.", code="not_json_rpc")
+    for message in messages:
+        if listing(message):
+            text = "Tasks are not listed where tenants share an agent"
+            raise _Refused(message.get("id"), -32004, text, "unsupported_operation")
+        if await unknown(gateway, key.tenant, [_name(agent, id) for id in named_by(message)]) is not None:
+            raise _Refused(message.get("id"), -32001, "Task not found", "task_not_found")
+
+
+def _name(agent: str, id: str) -> str:
+    """What a task's or a context's id is remembered under, beside the ids of models' answers."""
+    return f"a2a:{agent}:{id}"
 
 
 class _Exchange:
@@ -107,9 +142,22 @@ class _Exchange:
         if handoff is None or message.get("id") != handoff.id:
             return
         update(handoff, message)
+        await self._remember(handoff, told_by(message))
         if handoff.settled:
             self._handoff = None
             await self._store(handoff, None)
+
+    async def _remember(self, handoff: Handoff, ids: list[str]) -> None:
+        """Whose these tasks and contexts are, before the client can name them."""
+        tenant, event_id, known = self._key.tenant, self._event_id(handoff), self._gateway.known
+        names = [name for name in (_name(self._agent, id) for id in ids) if not known.knows(tenant, name)]
+        if not names:
+            return
+        try:
+            await self._gateway.append(tenant, [Answer(name, event_id) for name in names])
+        except StoreUnavailable as error:
+            raise errors.not_recording() from error
+        known.note(tenant, names)
 
     async def ended(self, how: End, status: int | None, detail: str) -> None:
         handoff, self._handoff = self._handoff, None

@@ -30,6 +30,7 @@ from services.proxy.drafts import InvalidDraft, SealedBlob, Stored, StoreDraft, 
 from services.proxy.ending import Ending
 from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
+from services.proxy.known_ids import KnownIds
 from services.proxy.mcp_memory import McpMemory
 from services.proxy.recent import RecentSteps
 from services.proxy.restore import restore
@@ -80,6 +81,7 @@ class Gateway:
         self.rl = RlKeys(settings.control_db)
         self.recent = RecentSteps()
         self.traces = TraceMemory()
+        self.known = KnownIds()
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Task[None]] = set()
@@ -149,7 +151,9 @@ class Gateway:
 
     async def record(self, exchange: Exchange, ending: Ending) -> None:
         """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
-        policy = self.control.picture.policies.get(exchange.session.key.tenant, tenant_policy.DEFAULT)
+        tenant = exchange.session.key.tenant
+        policy = self.control.picture.policies.get(tenant, tenant_policy.DEFAULT)
+        self.known.note(tenant, exchange.kept(ending))
         if exchange.large:
             await self._record_apart(exchange, ending)
         elif self.settings.gateway.capture == "durable":

@@ -18,7 +18,9 @@ from services.gateway.asgi import Request, Send, header_value, respond
 from services.gateway.boundary import named_session, store_reports
 from services.gateway.core import Gateway
 from services.gateway.inference import asked_model, claimed
+from services.gateway.names import foreign
 from services.gateway.upstream import Upstream, forwarded, passed_on
+from services.proxy.dialects import MESSAGES
 from services.proxy.reports import Reported
 
 _PATH = "/embeddings"
@@ -68,6 +70,9 @@ async def count_tokens(gateway: Gateway, request: Request, send: Send) -> None:
     key = gateway.authenticate(request, "infer")
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     upstream, outgoing = _addressed(gateway, key, asked_model(parsed), parsed, raw)
+    unknown = await foreign(gateway, key, MESSAGES, parsed)
+    if unknown is not None and upstream.tenant != key.tenant:
+        raise errors.name_unknown(unknown)
     status, body, headers = await relayed(upstream, "/messages/count_tokens", request, outgoing)
     await respond(send, status, body, headers)
 
@@ -89,7 +94,7 @@ async def relayed(
 
 def _addressed(gateway: Gateway, key: Key, model: str, parsed: dict[str, Any], raw: bytes) -> tuple[Upstream, bytes]:
     """Who answers for a model, and the body for it: as it came, or with our worker's own name of the model."""
-    upstream = gateway.upstreams.serving(model)
+    upstream = gateway.upstreams.serving(model, key.tenant)
     if upstream is not None:
         return upstream, raw
     if model not in (known := gateway.models(key)):

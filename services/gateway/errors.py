@@ -114,6 +114,11 @@ def previous_unknown(id: str, code: str) -> ApiError:
     return ApiError(404, f"Previous response with id {id!r} not found.", param="previous_response_id", code=code)
 
 
+def name_unknown(id: str) -> ApiError:
+    """The same for what never was and for what is another tenant's."""
+    return ApiError(404, f"{id!r} not found. It must be named by an earlier answer to this tenant.", code="not_found")
+
+
 def not_spoken(dialect: str, upstream: str) -> ApiError:
     return ApiError(
         404,

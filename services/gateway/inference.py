@@ -22,6 +22,7 @@ from services.gateway import errors
 from services.gateway.asgi import JSON, ClientGone, Request, Send, header_value, respond, respond_error
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
+from services.gateway.names import foreign
 from services.gateway.recall import recall
 from services.gateway.relay import StreamRelay
 from services.gateway.translation import translated
@@ -68,7 +69,8 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     if isinstance(parsed, dict) and (before := dialect.continues(parsed)) is not None:
         await recall(gateway, key, before)
     exchange = await _begun(gateway, key, dialect, parsed, len(raw))
-    prepared = prepare(gateway, request, key, exchange, parsed, raw)
+    unknown = await foreign(gateway, key, dialect, parsed)
+    prepared = prepare(gateway, request, key, exchange, parsed, raw, unknown)
     call = Call(gateway, request, send, prepared)
     try:
         await call.run(forwarded(request.text_headers))
@@ -99,9 +101,18 @@ async def _begun(gateway: Gateway, key: Key, dialect: Dialect, parsed: Any, size
 
 
 def prepare(
-    gateway: Gateway, request: Request, key: Key, exchange: Exchange, parsed: dict[str, Any], raw: bytes
+    gateway: Gateway,
+    request: Request,
+    key: Key,
+    exchange: Exchange,
+    parsed: dict[str, Any],
+    raw: bytes,
+    unknown: str | None,
 ) -> Prepared:
-    """The exchange bound to its session and version, and the bytes for the upstream."""
+    """The exchange bound to its session and version, and the bytes for the upstream.
+
+    `unknown` is what the request names and its tenant was never told: only the tenant's own provider sees that.
+    """
     dialect, model = exchange.dialect, parsed["model"]
     exchange.retried = (request.header(b"x-stainless-retry-count") or "0") != "0"
     pinned = _pinned(request, key)
@@ -123,6 +134,8 @@ def prepare(
     upstream, served_name = _upstream(gateway, key, dialect, model, served)
     overlaid, overlays = _overlaid(gateway, key, dialect, parsed, served)
     translator = translated(upstream, dialect, parsed, overlaid)
+    if unknown is not None and upstream.tenant != key.tenant:
+        raise errors.name_unknown(unknown)
     spoken, asked = (dialect, parsed) if translator is None else (translator.target, translator.request)
     exchange.bind(session, served.version, served.role, overlays, upstream.name)
     exchange.model = None if upstream.own else model
@@ -302,7 +315,7 @@ def _upstream(gateway: Gateway, key: Key, dialect: Dialect, model: str, served: 
     for every other name, by the provider whose models it belongs to.
     """
     known = gateway.models(key)
-    provider = gateway.upstreams.serving(model)
+    provider = gateway.upstreams.serving(model, key.tenant)
     if provider is not None and (model not in known or served.unregistered):
         upstream, name = provider, model
     elif model in known:

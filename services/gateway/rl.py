@@ -73,6 +73,8 @@ async def export_trajectories(gateway: Gateway, request: Request, send: Send) ->
     if _under_a_session(gateway, request):
         raise errors.forbidden("export")
     asked = await _read(gateway, request, _Export)
+    if asked.consumer is not None:
+        asked.consumer = gateway.governor.name(key.tenant, asked.consumer)
     answer = await asyncio.to_thread(_export, gateway, key, asked)
     await respond_json(send, 200, answer)
 
@@ -83,6 +85,7 @@ async def _start_session(gateway: Gateway, request: Request, send: Send) -> None
         raise errors.forbidden("start sessions")
     gateway.require_recording(key.tenant)
     asked = await _read(gateway, request, _Start)
+    asked.task_id = gateway.governor.name(key.tenant, asked.task_id)
     try:
         made = await asyncio.to_thread(_begin, gateway, key, asked)
     except rl_sessions.KeyInUse as error:

@@ -46,6 +46,8 @@ class Upstream:
         self.translated: frozenset[str] = frozenset()
         """Dialects that are translated to chat on their way to it."""
         self.patterns: tuple[str, ...] = ()
+        self.tenant: str | None = None
+        """Whose account it is, when it is one tenant's."""
         self._secret: str | None = None
         self._session = session
 
@@ -58,6 +60,7 @@ class Upstream:
         upstream.dialects = frozenset(settings.dialects)
         upstream.translated = frozenset(settings.translate)
         upstream.patterns = tuple(settings.models)
+        upstream.tenant = settings.tenant
         if settings.key_env is not None:
             upstream._secret = os.environ.get(settings.key_env)
             if not upstream._secret:
@@ -117,9 +120,9 @@ class Upstreams:
     async def close(self) -> None:
         await self._session.close()
 
-    def serving(self, model: str) -> Upstream | None:
-        """The provider that a model's name belongs to, the first that says so; None when none does."""
-        return next((provider for provider in self.providers if provider.serves(model)), None)
+    def serving(self, model: str, tenant: str) -> Upstream | None:
+        """The first provider that serves the model, and this tenant; None when none does."""
+        return next((each for each in self.providers if each.tenant in (None, tenant) and each.serves(model)), None)
 
 
 def plausible(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:

@@ -126,10 +126,13 @@ class Exchange:
         self.call = self._call(ending)
         opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
         header = [] if opened else [self.header]
-        answer_id = ending.completion.id
-        named = answer_id and ending.status == "ok" and self.dialect.keeps(self.request)
-        answer = [Answer(answer_id, self.event_id)] if answer_id and named else []
-        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answer]
+        answers = [Answer(id, self.event_id) for id in self.kept(ending)]
+        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answers]
+
+    def kept(self, ending: Ending) -> list[str]:
+        """Ids by which the tenant may name this answer later, or what the provider keeps beside it."""
+        found = self.dialect.kept(self.request, ending.completion) if ending.status == "ok" else []
+        return list(dict.fromkeys(found))
 
     def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:
         """The drafts are durable: let the session go on from here."""

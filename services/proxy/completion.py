@@ -28,6 +28,8 @@ class Completion:
     usage: dict[str, Any] | None = None
     """As the upstream reported it; None when it did not."""
     prompt_token_ids: list[int] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)
+    """Ids of what the provider keeps beside the answer, as it tells them: a conversation, a container, files."""
     error: dict[str, Any] | None = None
     """An error the upstream put into the stream or into a 200."""
     done: bool = False

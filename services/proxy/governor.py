@@ -20,6 +20,7 @@ from msgspec import UNSET
 
 from atdp import clock
 from atdp.canonical import digest, digest_bytes
+from atdp.ids import is_id
 from atdp.records import AnnotationDraft, Basis, Context, EventDraft, Gov, Redaction, Retention, TrajectoryDraft
 from registry.keyring import TenantKeys
 from registry.tenant_policy import DEFAULT, TenantPolicy
@@ -345,7 +346,7 @@ class _Exchange:
 
     def _signal(self, signal: Signal, annotation: AnnotationDraft) -> Signal:
         target = signal.target
-        if signal.target_kind == "session":
+        if not (is_id(target, "ev") or is_id(target, "tr")):
             target = self._state.redactor.text(target)
         return msgspec.structs.replace(signal, target=target, annotation=annotation)
 

@@ -5,13 +5,14 @@ The kind selects defaults only: what the step may have changed, and where.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from atdp import clock
-from atdp.ids import derived_id, new_id
+from atdp.ids import derived_id, is_id, new_id
 from atdp.records import (
     Action,
     Actor,
@@ -51,6 +52,8 @@ DEFAULT_BOUNDARIES: dict[str, Boundary] = {
     "browser_op": "external",
     "approval": "human",
 }
+
+_SPAN_ID = re.compile(r"[0-9a-fA-F]{1,32}")
 
 _WORDS = frozenset({"user_message", "outcome"})
 """Kinds that are messages, not operations: nothing to replay."""
@@ -112,13 +115,21 @@ def report_id(key: Key, reported: Reported) -> str:
 
 
 def check(reported: Reported) -> None:
-    """Raises `ValueError` when the kind needs a field that is not there, or the time is none."""
+    """Raises `ValueError` when the kind needs a field that is not there, or a time or an id is none."""
     if reported.kind == "user_message" and reported.text is None:
         raise ValueError("A user_message needs its text.")
     if reported.kind in ("tool_call", "handoff") and not (reported.name or reported.call_id):
         raise ValueError(f"A {reported.kind} needs a name.")
     if reported.time is not None:
         clock.parse(reported.time)
+    # these are stored as they are, so they must be what they say
+    if reported.span_id is not None and _SPAN_ID.fullmatch(reported.span_id) is None:
+        raise ValueError("A span_id has at most 32 hexadecimal digits.")
+    for id in (reported.parent_id, *(cause.id for cause in reported.causes)):
+        if id is not None and not is_id(id, "ev"):
+            raise ValueError(
+                "A parent_id and the ids of causes are those of events (`ev_…`), as the gateway gave them."
+            )
 
 
 def event(

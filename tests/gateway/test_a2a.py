@@ -204,3 +204,78 @@ async def test_an_unknown_agent_or_key_is_refused_before_anything_is_asked(gatew
     assert (await post(gateway, ask(), path="/a2a/none"))[0] == 404
     assert (await post(gateway, ask(), authorization="Bearer wrong"))[0] == 401
     assert agent.requests == []
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tasks/get", {"id": "t1"}),
+        ("GetTask", {"name": "tasks/t1"}),
+        ("GetTask", {"ID": "t1"}),
+        ("tasks/cancel", {"id": "t1"}),
+        ("tasks/resubscribe", {"id": "t1"}),
+        ("tasks/pushNotificationConfig/set", {"taskId": "t1", "pushNotificationConfig": {"url": "http://x"}}),
+        ("tasks/pushNotificationConfig/get", {"id": "t1"}),
+        ("message/send", {"message": {"messageId": "m", "role": "user", "taskId": "t1", "parts": []}}),
+        ("message/send", {"message": {"messageId": "m", "role": "user", "contextId": "c1", "parts": []}}),
+        ("message/stream", {"message": {"messageId": "m", "role": "user", "referenceTaskIds": ["t1"], "parts": []}}),
+    ],
+)
+async def test_anothers_task_does_not_exist_and_the_agent_is_not_asked(
+    gateway: Running, agent: ToolServer, method: str, params: dict[str, Any]
+) -> None:
+    agent.answer = answers(task("working"), task("working"))
+    await post(gateway, ask())
+    lumen = {"authorization": f"Bearer {gateway.secrets['lumen']}"}
+    foreign = await post(gateway, {**ask(method, 2), "params": params}, **lumen)
+    never = json.loads(json.dumps(params).replace('t1"', 't9"').replace('c1"', 'c9"'))
+    unknown = await post(gateway, {**ask(method, 2), "params": never}, **lumen)
+    assert foreign[:2] == unknown[:2]
+    assert foreign[0] == 200
+    told = json.loads(foreign[1])
+    assert (told["id"], told["error"]["code"], told["error"]["message"]) == (2, -32001, "Task not found")
+    assert len(agent.requests) == 1
+    assert (await post(gateway, {**ask(method, 2), "params": params}))[0] == 200
+    assert len(agent.requests) == 2, "the tenant's own passes"
+
+
+async def test_a_tenants_tasks_are_known_after_a_restart(gateway: Running, agent: ToolServer) -> None:
+    agent.answer = answers(task("working"))
+    await post(gateway, ask())
+    assert gateway.reader.answer("northwind", "a2a:billing:t1") is not None
+    assert gateway.reader.answer("northwind", "a2a:billing:c1") is not None
+    assert gateway.reader.answer("lumen", "a2a:billing:t1") is None
+
+
+async def test_an_agent_that_tenants_share_gives_no_list_and_takes_json_rpc_only(
+    gateway: Running, agent: ToolServer
+) -> None:
+    for method in ("tasks/list", "ListTasks"):
+        _, body, _ = await post(gateway, {**ask(method, 2), "params": {}})
+        assert json.loads(body)["error"]["code"] == -32004
+    assert (await post(gateway, ask(), path="/a2a/billing/v1/tasks/t1:cancel"))[0] == 400
+    for data in ("{" + json.dumps(ask()), json.dumps(ask()).encode("utf-16")):
+        async with gateway.http.post(gateway.url + "/a2a/billing", data=data, headers=gateway.headers()) as response:
+            assert response.status == 400
+    async with gateway.http.get(gateway.url + "/a2a/billing/v1/tasks/t1", headers=gateway.headers()) as response:
+        assert response.status == 400
+    assert agent.requests == []
+
+
+async def test_a_tenants_own_agent_is_asked_for_anything_and_by_no_one_else(
+    tmp_path: Path, upstream: ScriptedUpstream, agent: ToolServer
+) -> None:
+    settings, connection, secrets = prepared(tmp_path, upstream.port)
+    billing = {"url": agent.url, "tenant": "northwind"}
+    settings = Settings.model_validate({**settings.model_dump(), "a2a": {"billing": billing}})
+    url, *running = await serve(settings)
+    agent.answer = answers({"tasks": []}, task("working"))
+    async with aiohttp.ClientSession() as http:
+        made = Running(url, settings, upstream, http, secrets, open_reader(settings), connection, running)
+        assert (await post(made, {**ask("tasks/list"), "params": {}}))[0] == 200
+        assert (await post(made, {**ask("tasks/get"), "params": {"id": "of_elsewhere"}}))[0] == 200
+        lumen = {"authorization": f"Bearer {secrets['lumen']}"}
+        assert (await post(made, ask(), **lumen))[0] == 404
+    await made.stop()
+    connection.close()
+    assert len(agent.requests) == 2

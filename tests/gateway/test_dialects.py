@@ -23,6 +23,7 @@ _CALLS = [
     if DIALECTS[capture.dialect_path].content_field in capture.body and capture.whole
     if not capture.scenario.startswith("fault") and "previous_response_id" not in capture.body
     if "previous_message_id" not in str(capture.body.get("thread"))
+    if not DIALECTS[capture.dialect_path].names(capture.body)
 ]
 _OURS = ("x-evoplane-", "date", "server", "content-length", "connection", "transfer-encoding")
 

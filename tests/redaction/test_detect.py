@@ -107,3 +107,34 @@ def test_checksums() -> None:
     assert is_card("3782 822463 10005") and not is_card("4000 0000 0000 0000 0")
     assert iban_length("DE89 3704 0044 0532 0130 00 AND") == 27
     assert iban_length("DE89 3704 0044 0532 0130 01") == 0
+
+
+@pytest.mark.parametrize(
+    ("secret", "entity"),
+    [
+        ("sk-proj-Q001AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGh", "API_KEY"),
+        ("ghp_Q001AbCdEfGhIjKlMnOpQrStUvWx012345", "API_KEY"),
+        ("AKIAIOSFODNN7EXAMPLE", "API_KEY"),
+        ("4012888888881881", "CREDIT_CARD"),
+        ("+49 30 901820", "PHONE_NUMBER"),
+        ("44051401458", "PL_PESEL"),
+    ],
+)
+def test_a_name_joined_to_a_secret_does_not_hide_it(secret: str, entity: str) -> None:
+    word = "PESEL: " if entity == "PL_PESEL" else ""
+    for text in (f"{word}user_{secret}", f"{word}id_{secret}_account__session_7"):
+        ((what, where),) = found(text)
+        assert (what, where.startswith(secret)) == (entity, True), text
+
+
+def test_ids_of_providers_and_of_ours_are_no_numbers() -> None:
+    for text in (
+        "ev_45395787-6362-7486-8539-578763621486",
+        "ev_45395787636214864539578763621486",
+        "call_4012888888881881abcdef",
+        "resp_0193a7c2d4e5f60718293a4b5c6d7e8f",
+        "toolu_01A09q90qw90lq917835lq9",
+        "order_4012888888881882",
+        "trace_key_0193a7c2-d4e5-7f60-8182-93a4b5c6d7e8",
+    ):
+        assert found(text) == []

@@ -194,6 +194,15 @@ class Dialect(ABC):
         """The id of the earlier answer that a request goes on from without repeating it."""
         return None
 
+    def names(self, request: Mapping[str, Any]) -> list[str]:
+        """Ids of all else that a request names and the provider keeps: items, conversations, files, containers."""
+        return []
+
+    def kept(self, request: Mapping[str, Any], completion: Completion) -> list[str]:
+        """The ids in an answer by which later requests may name it, or what the provider keeps beside it."""
+        own = [completion.id] if isinstance(completion.id, str) and self.keeps(request) else []
+        return [*own, *completion.state]
+
 
 def count(values: Mapping[str, Any], *names: str) -> int | UnsetType:
     """The first of these fields that is a number of tokens."""

@@ -6,11 +6,13 @@ answer travelled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from atdp import messages
 from services.proxy.completion import Choice, Completion
 from services.proxy.dialects.base import Assembler, Message, WrongRequest, dicts
+from services.proxy.dialects.naming import id_of, state_in
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import DONE, ServerSentEvent
 
@@ -43,8 +45,15 @@ class Chat(OpenAIDialect):
             choice = _choice(completion, raw, position)
             if isinstance(raw.get("message"), dict):
                 choice.message = raw["message"]
+                completion.state.extend(id_of(raw["message"].get("audio") or {}))
             _read_tail(choice, raw)
         return completion
+
+    def names(self, request: Mapping[str, Any]) -> list[str]:
+        said = dicts(request.get("messages"))
+        files = [part for message in said for part in dicts(message.get("content")) if part.get("type") == "file"]
+        audio = [message["audio"] for message in said if isinstance(message.get("audio"), dict)]
+        return [*state_in(files), *(id for each in audio for id in id_of(each))]
 
     def assembler(self) -> ChatAssembler:
         return ChatAssembler()
@@ -95,6 +104,8 @@ class ChatAssembler(Assembler):
                 self._texts.add(message, key, value)
             elif value is not None:
                 message[key] = value
+                if key == "audio":
+                    self.completion.state.extend(id_of(value))
             else:
                 message.setdefault(key, None)
 

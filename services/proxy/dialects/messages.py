@@ -14,6 +14,7 @@ import orjson
 from atdp import messages
 from services.proxy.completion import Choice, Completion
 from services.proxy.dialects.base import Assembler, Dialect, Message, Problem, WrongRequest, dicts
+from services.proxy.dialects.naming import id_of, state_in
 from services.proxy.sse import ServerSentEvent
 
 BLOCK_PART = "x.anthropic"
@@ -21,6 +22,9 @@ BLOCK_PART = "x.anthropic"
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length"}
 """Stop reasons in the words of the other dialects; unknown ones stay as they are."""
+
+_FROM_FILES = frozenset({"image", "document", "container_upload"})
+"""Blocks that may name a file at the provider."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -93,6 +97,19 @@ class AnthropicMessages(Dialect):
         id = thread.get("previous_message_id") if isinstance(thread, dict) else None
         return id if isinstance(id, str) and id else None
 
+    def names(self, request: Mapping[str, Any]) -> list[str]:
+        container = request.get("container")
+        skills = container.get("skills") if isinstance(container, dict) else None
+        said = [block for message in dicts(request.get("messages")) for block in dicts(message.get("content"))]
+        within = [block for result in said if _is_result(result) for block in dicts(result.get("content"))]
+        given = [block for block in [*said, *within] if block.get("type") in _FROM_FILES]
+        return [*id_of(container), *state_in(skills), *state_in(given)]
+
+    def kept(self, request: Mapping[str, Any], completion: Completion) -> list[str]:
+        blocks = dicts(completion.choice(0).message.get("content"))
+        made = [block for block in blocks if str(block.get("type")).endswith("code_execution_tool_result")]
+        return [*super().kept(request, completion), *state_in(made)]
+
 
 class MessagesAssembler(Assembler):
     """Adds up the events of a streamed message."""
@@ -134,6 +151,7 @@ class MessagesAssembler(Assembler):
                     completion.usage = {**(completion.usage or {}), **chunk["usage"]}
                 if isinstance(chunk.get("delta"), dict):
                     _read_stop(completion.choice(0), chunk["delta"])
+                    completion.state.extend(id_of(chunk["delta"].get("container") or {}))
             case "error":
                 error = chunk.get("error")
                 completion.error = error if isinstance(error, dict) else {"message": str(error)}
@@ -172,6 +190,7 @@ class MessagesAssembler(Assembler):
 
 
 def _read_head(completion: Completion, body: dict[str, Any]) -> None:
+    completion.state.extend(id_of(body.get("container") or {}))
     completion.id = body.get("id") or completion.id
     completion.model = body.get("model") or completion.model
     if isinstance(body.get("usage"), dict):

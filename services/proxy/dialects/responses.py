@@ -15,12 +15,16 @@ from msgspec import UNSET
 from atdp import messages
 from services.proxy.completion import Choice, Completion
 from services.proxy.dialects.base import Assembler, Message, Problem, Texts, WrongRequest, dicts
+from services.proxy.dialects.naming import id_of, state_in
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import ServerSentEvent
 
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _TEXT_ITEMS = frozenset({"input_text", "output_text", "text"})
 _EMPTY: tuple[Any, ...] = (None, [], {})
+_CLIENTS_TOOLS = frozenset({"function", "custom"})
+_WITH_STATE = frozenset({"message", "code_interpreter_call", "file_search_call", "shell_call"})
+"""Items of an answer in which the provider tells of files and containers."""
 
 
 class Responses(OpenAIDialect):
@@ -82,6 +86,23 @@ class Responses(OpenAIDialect):
     def continues(self, request: Mapping[str, Any]) -> str | None:
         id = request.get("previous_response_id")
         return id if isinstance(id, str) and id else None
+
+    def names(self, request: Mapping[str, Any]) -> list[str]:
+        prompt = request.get("prompt")
+        variables = prompt.get("variables") if isinstance(prompt, dict) else None
+        own_tools = [tool for tool in dicts(request.get("tools")) if tool.get("type") not in _CLIENTS_TOOLS]
+        return [
+            *id_of(request.get("conversation")),
+            *id_of(prompt),
+            *state_in(variables),
+            *state_in(own_tools),
+            *(id for item in dicts(request.get("input")) for id in _named_by(item)),
+        ]
+
+    def kept(self, request: Mapping[str, Any], completion: Completion) -> list[str]:
+        output = dicts(completion.choice(0).message.get("output"))
+        items = [id for item in output for id in id_of(item)] if self.keeps(request) else []
+        return [*super().kept(request, completion), *items]
 
 
 class ResponsesAssembler(Assembler):
@@ -172,7 +193,10 @@ def _read(completion: Completion, response: dict[str, Any]) -> None:
     choice = completion.choice(0)
     if response.get("output") or "output" not in choice.message:
         choice.message = {"output": dicts(response.get("output"))}
-    choice.finish_reason = _finish_reason(response, dicts(choice.message["output"]))
+    output = dicts(choice.message["output"])
+    choice.finish_reason = _finish_reason(response, output)
+    told = [item for item in output if item.get("type") in _WITH_STATE]
+    completion.state = list(dict.fromkeys([*id_of(response.get("conversation") or {}), *state_in(told)]))
 
 
 def _finish_reason(response: dict[str, Any], output: list[dict[str, Any]]) -> str | None:
@@ -186,6 +210,19 @@ def _finish_reason(response: dict[str, Any], output: list[dict[str, Any]]) -> st
             reason = details.get("reason") if isinstance(details, dict) else None
             return "length" if reason in (None, "max_output_tokens") else str(reason)
     return None
+
+
+def _named_by(item: dict[str, Any]) -> list[str]:
+    """What an item of a request leaves for the provider to look up."""
+    kind = item.get("type")
+    carried = {name for name, value in item.items() if value not in _EMPTY} - {"id", "type", "status"}
+    if kind == "reasoning":  # a summary is not what the model thought: the provider looks that up
+        carried &= {"content", "encrypted_content"}
+    looked_up = id_of(item) if kind == "item_reference" or not carried else []
+    container = item.get("container_id")
+    parts = [*dicts(item.get("content")), *dicts(item.get("output")), *dicts([item.get("output")])]
+    given = [part for part in parts if part.get("type") not in _TEXT_ITEMS]
+    return [*looked_up, *([container] if isinstance(container, str) else []), *state_in(given)]
 
 
 # -- items and messages

@@ -35,7 +35,7 @@ def emails(text: str) -> Iterator[Finding]:
         at = text.find("@", at + 1)
 
 
-_CARD = re.compile(r"[2-6](?<![\w.,-].)\d{3}(?:[ -]?\d){8,15}(?![\w-])")
+_CARD = re.compile(r"[2-6](?<![A-Za-z0-9.,-].)\d{3}(?:[ -]?\d){8,15}(?![A-Za-z0-9-])")
 _IBAN = re.compile(r"\d(?<=[A-Z]{2}\d)(?<![A-Za-z0-9]...)\d(?:[ -]?[A-Z0-9]){11,31}")
 """Begins at the first digit, behind the two letters of the country: patterns that begin with a digit are fast."""
 
@@ -56,9 +56,11 @@ def ibans(text: str) -> Iterator[Finding]:
             yield Finding(start, start + length, "IBAN_CODE")
 
 
-_INTERNATIONAL = re.compile(r"\+(?<![\w+].)\d[\d ().\-/]{6,18}\d(?!\w)")
-_NORTH_AMERICAN = re.compile(r"[(2-9](?<![\w.+-].)(?:(?<=\()[2-9])?\d\d(?:\) ?|[-. ])[2-9]\d\d[-. ]\d{4}(?![\w-]|\.\d)")
-_WITH_COUNTRY = re.compile(r"1[-. ](?<![\w.+-]..)\(?[2-9]\d\d\)?[-. ][2-9]\d\d[-. ]\d{4}(?![\w-]|\.\d)")
+_INTERNATIONAL = re.compile(r"\+(?<![A-Za-z0-9+].)\d[\d ().\-/]{6,18}\d(?![A-Za-z0-9])")
+_NORTH_AMERICAN = re.compile(
+    r"[(2-9](?<![A-Za-z0-9.+-].)(?:(?<=\()[2-9])?\d\d(?:\) ?|[-. ])[2-9]\d\d[-. ]\d{4}(?![A-Za-z0-9-]|\.\d)"
+)
+_WITH_COUNTRY = re.compile(r"1[-. ](?<![A-Za-z0-9.+-]..)\(?[2-9]\d\d\)?[-. ][2-9]\d\d[-. ]\d{4}(?![A-Za-z0-9-]|\.\d)")
 _DIALLED = re.compile(r"[(+\d](?<![\w.,#-].)[\d ().\-/]{5,18}\d(?![\w-]|\.\d)")
 _PHONE_WORD = re.compile(
     r"\b(?:phone|mobile|cell|cellphone|whatsapp|sms|fax|telefon|handy|teléfono|téléphone|telephone|tel|callback|dial"

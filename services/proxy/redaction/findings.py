@@ -49,3 +49,10 @@ def entropy(text: str) -> float:
     """Shannon entropy of the characters, bits a character."""
     total = len(text)
     return -sum(n / total * math.log2(n / total) for n in Counter(text).values())
+
+
+def apart(pattern: str) -> str:
+    r"""The pattern with `\b` at its ends asking for no letter or digit there: `_` joins names (`user_<key>`)."""
+    begins, ends = pattern.startswith(r"\b"), pattern.endswith(r"\b")
+    inner = pattern[2 * begins : len(pattern) - 2 * ends]
+    return (r"(?<![A-Za-z0-9])" if begins else "") + inner + (r"(?![A-Za-z0-9])" if ends else "")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.proxy.redaction.findings import Finding
+from services.proxy.redaction.findings import Finding, apart
 from services.proxy.redaction.numbers import Run, checker
 
 _FILE = Path(__file__).with_name("presidio.json")
@@ -110,7 +110,7 @@ _ALONE: tuple[tuple[str, str, bool], ...] = (
 )  # fmt: skip
 """Forms that say what they are (entity, pattern of one token, must python-stdnum agree)."""
 
-_TOKEN = re.compile(r"[0-9A-Z](?<![\w.+/=&#-].)[0-9A-Z.+-]{8,19}(?![\w/=+-])")
+_TOKEN = re.compile(r"[0-9A-Z](?<![A-Za-z0-9.+/=&#-].)[0-9A-Z.+-]{8,19}(?![A-Za-z0-9/=+-])")
 """What a number without blanks looks like; upper case only, as these are written."""
 _ALONE_UNION = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern, _ in _ALONE))
 _CHECKED = frozenset(name for name, _, must in _ALONE if must)
@@ -140,7 +140,8 @@ class Recogniser:
 def _recognisers() -> tuple[Recogniser, ...]:
     made = [_from_presidio(entry) for entry in json.loads(_FILE.read_text()) if entry["entity"] not in _LEFT_OUT]
     made += [
-        Recogniser(entity, country, context, (re.compile(pattern),)) for entity, country, pattern, context in _ADDED
+        Recogniser(entity, country, context, (re.compile(apart(pattern)),))
+        for entity, country, pattern, context in _ADDED
     ]
     return tuple(recogniser for recogniser in made if recogniser.context and recogniser.patterns)
 
@@ -153,8 +154,9 @@ def _from_presidio(entry: dict[str, Any]) -> Recogniser:
 
 
 def _inline(text: str) -> str:
-    """Flags in the middle of a pattern, which `re` refuses, at its beginning."""
-    return "(?i)" + text.replace("(?i)", "") if "(?i)" in text else text
+    """Flags in the middle of a pattern, which `re` refuses, at its beginning; its ends as `apart` has them."""
+    apart_ = apart(text.replace("(?i)", ""))
+    return "(?i)" + apart_ if "(?i)" in text else apart_
 
 
 RECOGNISERS = _recognisers()

@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator
 
-from services.proxy.redaction.findings import Finding, entropy
+from services.proxy.redaction.findings import Finding, apart, entropy
 from services.proxy.redaction.shape import Shape
 
 _ISSUED: tuple[tuple[str, str], ...] = (
@@ -80,7 +80,7 @@ _ISSUED: tuple[tuple[str, str], ...] = (
     ("evo_", r"\bevo_[A-Za-z0-9_-]{40,}"),  # this gateway's own
 )
 _ISSUER = re.compile("|".join(re.escape(literal) for literal, _ in (*_ISSUED, ("eyJ", ""))))
-_COMPILED = tuple((literal, re.compile(pattern)) for literal, pattern in _ISSUED)
+_COMPILED = tuple((literal, re.compile(apart(pattern))) for literal, pattern in _ISSUED)
 
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY[A-Z ]{0,10}-----"
