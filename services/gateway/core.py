@@ -48,8 +48,6 @@ _SWEEP_S = 15.0
 """How often idle trajectories are closed."""
 _GATHER_S = 0.003
 """How long answered exchanges gather before they are recorded (when capture is async): less than a commit takes."""
-_AT_ONCE = 4
-"""So many are recorded before requests get their turn again."""
 _RETAIN_S = 3600.0
 """How often retention is enforced."""
 
@@ -254,11 +252,10 @@ class Gateway:
         at once seldom waits behind them."""
         await asyncio.sleep(_GATHER_S)
         answered, self._answered = self._answered, []
-        for number, (exchange, ending) in enumerate(answered, 1):
+        for exchange, ending in answered:
             with contextlib.suppress(StoreUnavailable):  # said already
                 self.record_later(exchange, ending)
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # requests get their turn
 
     async def _restore(self) -> None:
         """Rebuild the sessions that were open when the gateway stopped."""
