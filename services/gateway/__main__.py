@@ -23,8 +23,8 @@ young generations, collected in pauses of about a millisecond; a full collection
 
 
 _SWITCH_S = 0.002
-"""`sys.setswitchinterval`. The store's writer computes in a thread of its own; with the interpreter's 5 ms one request in
-a hundred waits that long for it (`evoplane bench gateway`, p99 at c=1)."""
+"""`sys.setswitchinterval`. The store's writer computes in a thread of its own; with the interpreter's 5 ms one request
+in a hundred waits that long for it (`evoplane bench gateway`, p99 at c=1)."""
 
 
 def main() -> None:
