@@ -70,8 +70,8 @@ $(UV):
 	@$(PYTHON) -m venv var/bootstrap
 	@var/bootstrap/bin/pip install -q uv || rm -f $(UV)
 
-$(VENV)/.complete: pyproject.toml constraints/main-py311.txt | $(UV)
-	@echo "making $(VENV): about 280 packages, 2.5 GB"
+$(VENV)/.complete: pyproject.toml constraints/main-py311.txt constraints/environments-py311.txt | $(UV)
+	@echo "making $(VENV): about 320 packages, 2.5 GB"
 	@if [ -x $(UV) ]; then \
 	  $(UV) venv -q --allow-existing --seed --python $(PYTHON) $(VENV) && \
 	  $(UV) pip install -q --python $(BIN)/python --compile-bytecode $(TORCH_FROM) \
@@ -81,6 +81,10 @@ $(VENV)/.complete: pyproject.toml constraints/main-py311.txt | $(UV)
 	  $(BIN)/pip install -q $(filter-out --index-strategy unsafe-best-match,$(TORCH_FROM)) \
 	    -c constraints/main-py311.txt -e '.[dev]'; \
 	fi
+	@# beside it, without moving a pin: the environments of replay and training (AgentDojo, reasoning-gym)
+	@if [ -x $(UV) ]; then $(UV) pip install -q --python $(BIN)/python --no-deps -r constraints/environments-py311.txt; \
+	else $(BIN)/pip install -q --no-deps -r constraints/environments-py311.txt; fi || \
+	  echo "AgentDojo and reasoning-gym could not be installed: what needs them is skipped"
 	@touch $@
 
 $(VENV_VLLM)/.complete: constraints/vllm-py311.txt | $(UV)

@@ -22,10 +22,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Directory of the adapter, relative to the run-time directory."""
 
 
+class PromptEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """One bounded change to the agent's own system or developer text.
+
+    `add` appends `text`; `replace` puts `text` where `old` stands, `delete` takes `old` out. An edit whose `old` is not
+    in the request does nothing, and the record says so.
+    """
+
+    id: str
+    op: Literal["add", "replace", "delete"]
+    old: str = ""
+    """The exact words that are replaced or deleted: their first occurrence."""
+    text: str = ""
+    provenance: tuple[str, ...] = ()
+
+
 class Harness(msgspec.Struct, frozen=True, kw_only=True):
     """What is put around the agent's own prompt."""
 
     system_append: str = ""
+    edits: tuple[PromptEdit, ...] = ()
+    """Applied in order, before anything is appended."""
     params: dict[str, Any] = {}
     """Decoding parameters that override the client's."""
 
@@ -45,12 +62,66 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     """The end user it is about, who alone may see it; without one it is about nobody in particular."""
 
 
+class Retrieval(msgspec.Struct, frozen=True, kw_only=True):
+    """How memory and skills are chosen for a request."""
+
+    items: int = 3
+    """Memory items shown, at most."""
+    overlap: float = 0.5
+    """Share of a topic's words the user's message must have, stop words aside."""
+
+
+class Skill(msgspec.Struct, frozen=True, kw_only=True):
+    """A procedure: what to do, step by step, when a user asks for something of this kind."""
+
+    id: str
+    name: str
+    when: str
+    """Words of the requests it is for; chosen as memory topics are (`Retrieval.overlap`)."""
+    steps: tuple[str, ...]
+    tenant: str | msgspec.UnsetType = msgspec.UNSET
+    """Whose sessions it was mined from and who alone may see it; without one it holds nothing of anybody's."""
+    trust: Literal["vetted", "candidate"] = "candidate"
+    provenance: tuple[str, ...] = ()
+    created_at: str = ""
+
+
+class ToolOverlay(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model is told about one of the agent's tools, over what the client sent.
+
+    The tool itself and its name stay: only its words and the bounds of its arguments change, and only ever to what
+    the client's own schema also accepts (narrower, never wider).
+    """
+
+    name: str
+    """The tool, by the name the client gives it."""
+    description: str | msgspec.UnsetType = msgspec.UNSET
+    """Replaces the client's description."""
+    hint: str = ""
+    """Appended to the description: when to use it, and when not (routing)."""
+    arguments: dict[str, dict[str, Any]] = {}
+    """By argument: JSON Schema keywords merged over the client's (`description`, `enum`, `pattern`, `examples`, …)."""
+    provenance: tuple[str, ...] = ()
+
+
+class Guardrail(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule the model is told. Its wording may be changed by evolution; whether it exists is the operator's."""
+
+    id: str
+    text: str
+    """Shown in the system text."""
+    protected: bool = False
+    """A protected rule is never reworded, weakened or dropped by an intervention."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     harness: Harness = Harness()
     memory: tuple[MemoryItem, ...] = ()
-    tools: dict[str, Any] = {}
-    guardrails: dict[str, Any] = {}
+    retrieval: Retrieval = Retrieval()
+    skills: tuple[Skill, ...] = ()
+    tools: tuple[ToolOverlay, ...] = ()
+    guardrails: tuple[Guardrail, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -87,7 +87,7 @@ def _make(
             for tool, content in zip(tools, contents, strict=True)
         ],
         memory={"snapshot": digest(memory), "items": len(memory)},
-        guardrails={"snapshot": digest(version.manifest.guardrails)},
+        guardrails={"snapshot": digest(msgspec.to_builtins(version.manifest.guardrails))},
     )
     return _sealed(body), contents
 
