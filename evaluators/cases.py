@@ -17,6 +17,7 @@ from atdp import messages as atdp_messages
 from atdp.eligibility import eligible
 from evaluators import rewards, tasks
 from evaluators.facts import same_quantities
+from evaluators.steps import Step, steps_by_decision
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -84,6 +85,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float
     input_tokens: int
     output_tokens: int
+    steps: tuple[Step, ...] = ()
+    """What followed it until the user spoke again: tool results, and later answers of the same turn."""
 
     @property
     def request(self) -> str:
@@ -136,6 +139,7 @@ def cases_of(
     signals = rewards.in_force(r for r in records if r["record"] == "annotation")
     calls = [r for r in records if r["record"] == "event" and r["kind"] == "llm_call"]
     decisions = [(e, m) for e in calls if (m := _asked(e)) and m[-1].get("role") != "tool"]
+    steps = steps_by_decision([r for r in records if r["record"] == "event"], [e["id"] for e, _ in decisions])
     trainable = eligible([header, *calls, *signals], "train")
     reward, judged_at = rewards.resolved(signals)
     out = []
@@ -182,6 +186,7 @@ def cases_of(
                 latency_ms=float(event.get("duration_ms") or 0.0),
                 input_tokens=int(usage.get("input_tokens") or len(prompt_ids)),
                 output_tokens=int(usage.get("output_tokens") or 0),
+                steps=steps[event["id"]],
             )
         )
     return out

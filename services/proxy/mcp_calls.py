@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atdp import clock
+from atdp.error_class import error_class
 from atdp.records import Cause, Status
-from services.proxy.error_class import error_class
 from services.proxy.reports import Reported
 from services.proxy.tools import Boundary, Effect
 

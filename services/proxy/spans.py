@@ -12,11 +12,11 @@ import msgspec
 
 from atdp import clock
 from atdp.canonical import digest
+from atdp.error_class import error_class
 from atdp.ids import derived_id
 from atdp.records import Cause, Context, ContextBody, HarnessInfo, Model
 from registry.tenants import Key
 from services.proxy.clients import CONTROL
-from services.proxy.error_class import error_class
 from services.proxy.reports import Reported
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import Any
 
+from atdp.error_class import tells_failure
 from atdp.records import AnnotationDraft, EventDraft
 from services.proxy.harvest.drafts import candidate
 from services.proxy.harvest.reading import (
@@ -37,11 +38,6 @@ _LOOKED_AT = 20_000
 """Characters of one text."""
 _FEW = 3
 """Fewer ids, codes or amounts than this, and their absence says nothing."""
-_FAILED = re.compile(
-    r"^\W*(error|exception|traceback|failed|failure|fatal|invalid|unknown|not found|permission denied)\b|"
-    r"\"(error|is_?error)\": *(true|\")",
-    re.IGNORECASE,
-)
 _CLAIMS = re.compile(
     r"\b(successfully|has been (updated|changed|cancell?ed|booked|refunded|sent|created|deleted|saved|fixed|added)|"
     r"i('ve| have) (now |just )?(updated|changed|cancell?ed|booked|refunded|sent|created|deleted|saved|fixed|added)|"
@@ -122,7 +118,7 @@ def _json(value: Any) -> str:
 
 def failed(tool: EventDraft) -> bool:
     """Did the operation fail, by its status or by the first thing its result says?"""
-    return tool.y.status in ("error", "timeout", "denied") or bool(_FAILED.search(result_text(tool)[:300]))
+    return tool.y.status in ("error", "timeout", "denied") or tells_failure(result_text(tool))
 
 
 def distinctive(value: Any, known: set[str]) -> set[str]:

@@ -27,9 +27,20 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 """The first that fits; the more specific ones come first."""
 
 _LOOKED_AT = 4000
+_FAILED = re.compile(
+    r"^\W*(error|exception|traceback|failed|failure|fatal|invalid|unknown|not found|permission denied)\b|"
+    r"\"(error|is_?error)\": *(true|\")",
+    re.IGNORECASE,
+)
+_BEGINNING = 300
 
 
 def error_class(text: str, otherwise: str = "tool_error") -> str:
     """The class of an error message; `otherwise` when it says nothing that is known here."""
     beginning = text[:_LOOKED_AT]
     return next((name for name, pattern in _CLASSES if pattern.search(beginning)), otherwise)
+
+
+def tells_failure(text: str) -> bool:
+    """Does a tool's result begin as a failure does? For clients that report every result as one that came."""
+    return bool(_FAILED.search(text[:_BEGINNING]))
