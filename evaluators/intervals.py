@@ -8,6 +8,7 @@ small counts a replay has, where the normal approximation does not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from statistics import NormalDist
 
@@ -43,8 +44,8 @@ class PairedCounts(msgspec.Struct, frozen=True):
         return self.both + self.only_new + self.only_old + self.neither
 
 
-def wilson(successes: int, n: int, alpha: float = 0.05) -> Interval:
-    """Wilson score interval for `successes` of `n` at confidence 1 - alpha."""
+def wilson(successes: float, n: float, alpha: float = 0.05) -> Interval:
+    """Wilson score interval for `successes` of `n` at confidence 1 - alpha; fractions are effective counts."""
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n} is not a rate")
     if n == 0:
@@ -53,7 +54,25 @@ def wilson(successes: int, n: int, alpha: float = 0.05) -> Interval:
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return Interval(value=p, low=max(0.0, centre - half), high=min(1.0, centre + half), n=n)
+    return Interval(value=p, low=max(0.0, centre - half), high=min(1.0, centre + half), n=round(n))
+
+
+def clustered_rate(shares: Sequence[float], alpha: float = 0.05) -> Interval:
+    """Mean of one share in [0, 1] for each case, as Wilson's interval with the effective number of observations.
+
+    With one observation a case the shares are 0 or 1 and this is `wilson`. With more, a case's observations are alike:
+    `n_eff = p(1 - p) / (s² / n)` independent ones would tell as much as they do (Kish's design effect).
+    """
+    n = len(shares)
+    if n == 0:
+        return UNKNOWN_RATE
+    p = sum(shares) / n
+    spread = sum((s - p) ** 2 for s in shares)
+    if all(s in (0.0, 1.0) for s in shares) or not spread:
+        return wilson(min(n, max(0, p * n)), n, alpha)
+    effective = p * (1 - p) * n * (n - 1) / spread
+    found = wilson(p * effective, effective, alpha)
+    return Interval(value=p, low=found.low, high=found.high, n=n)
 
 
 def paired_difference(counts: PairedCounts, alpha: float = 0.05) -> Interval:

@@ -1,0 +1,173 @@
+"""A candidate against the champion on the same recorded decisions, with intervals.
+
+The champion's recorded outcome is its own replay, so both are compared on the same cases. What the tape can't
+judge is *unknown*, counted apart and never as success or failure.
+
+Improvement is stratified by that outcome: with `pi` the share of failures among all usable cases,
+
+    improvement = pi · fixed - (1 - pi) · lost
+
+The replayed cases are mostly failures, by choice. Counted as they come they would promise an improvement to
+any agent that is not deterministic, the champion itself included: what failed once is picked for having
+failed, and succeeds more often the next time (regression to the mean). Weighted by their share in the
+population, what is won so on the failures is lost again on the successes, and an identical agent's
+improvement is 0 in expectation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+
+import msgspec
+
+from evaluators.cases import Action, Case
+from evaluators.intervals import Interval, clustered_rate, wilson
+from evaluators.replay.classes import Klass, Shares, shares
+from evaluators.replay.judging import Judgement, judge
+from evaluators.replay.safety import NOT_TESTED, Safety
+
+Answers = Mapping[str, Action | None] | Mapping[str, Sequence[Action | None]]
+"""By event id: the candidate's action, or one for each repeat; None where it gave none."""
+
+
+class CaseResult(msgspec.Struct, frozen=True):
+    event_id: str
+    tenant: str
+    champion: bool
+    candidate: Judgement
+    answer: str
+    repeat: int = 0
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """A candidate's replay, compared with the champion on the cases that could be judged."""
+
+    results: tuple[CaseResult, ...]
+    """One for each case and repeat."""
+    improvement: Interval
+    """p(candidate) - p(champion) in the population the cases were taken from; `n` cases were judged."""
+    fixed: Interval
+    """Share of the champion's failures the candidate turns into successes."""
+    lost: Interval
+    """Share of the champion's successes the candidate loses."""
+    by_tenant: dict[str, Interval]
+    """Improvement within each tenant's own cases."""
+    unknown: int
+    unanswered: int
+    """Calls that gave no answer at all; they count as failures."""
+    safety: Safety = NOT_TESTED
+    """Violations of both sides; `safety_violated` is the gate."""
+    klass: Shares = Shares()
+    """How far the results can be believed, as shares of the replayed cases."""
+
+    @property
+    def unknown_share(self) -> float:
+        return self.unknown / len(self.results) if self.results else 0.0
+
+
+def compare(
+    cases: Sequence[Case],
+    answers: Answers,
+    alpha: float = 0.05,
+    population: Sequence[Case] | None = None,
+    *,
+    safety: Safety = NOT_TESTED,
+    classes: Mapping[str, Klass] | None = None,
+) -> Replay:
+    """Judge a candidate's answers against the champion's record.
+
+    `population` is what `cases` were selected from (the cases themselves when all were taken); it tells how
+    frequent failures are, overall and for each tenant. `classes` says by event id how a case was replayed; without
+    it, what the tape judged is deterministic and the rest non_replayable. A case answered several times is one
+    observation: its share of successes over the repeats that could be judged.
+    """
+    population = cases if population is None else population
+    results = [r for case in cases for r in _judged(case, answers.get(case.event_id))]
+    fixed, lost = _changes(results, alpha)
+    return Replay(
+        results=tuple(results),
+        improvement=stratified(fixed, lost, _failures(population, alpha)),
+        fixed=fixed,
+        lost=lost,
+        by_tenant={
+            tenant: stratified(
+                *_changes([r for r in results if r.tenant == tenant], alpha),
+                _failures([c for c in population if c.tenant == tenant], alpha),
+            )
+            for tenant in sorted({r.tenant for r in results})
+        },
+        unknown=sum(r.candidate == "unknown" for r in results),
+        unanswered=sum(a is None for case in cases for a in _repeats(answers.get(case.event_id))),
+        safety=safety,
+        klass=shares(_classes(results, classes)),
+    )
+
+
+def stratified(fixed: Interval, lost: Interval, failures: Interval) -> Interval:
+    """`pi · fixed - (1 - pi) · lost`, where `failures` estimates pi from the population's recorded outcomes.
+
+    The bounds of the three independent estimates are combined by the square-and-add rule (Newcombe 1998; Zou & Donner
+    2008, "Construction of confidence limits about effect measures: a general approach"), each weighted by how
+    fast the improvement changes with it. Without the third term the interval would speak about this population's
+    recorded luck, not about what users will meet. A stratum nobody judged counts as no change, with bounds
+    that leave everything open.
+    """
+    n = fixed.n + lost.n
+    if n == 0:
+        return Interval(value=0.0, low=-1.0, high=1.0, n=0)
+    up = failures.value if failures.n else 0.0
+    down = 1 - up
+    won, gone = (i.value if i.n else 0.0 for i in (fixed, lost))
+    value = up * won - down * gone
+    slope = won + gone
+    low = value - sqrt(
+        (up * (won - fixed.low)) ** 2 + (down * (lost.high - gone)) ** 2 + (slope * (up - failures.low)) ** 2
+    )
+    high = value + sqrt(
+        (up * (fixed.high - won)) ** 2 + (down * (gone - lost.low)) ** 2 + (slope * (failures.high - up)) ** 2
+    )
+    return Interval(value=value, low=max(-1.0, low), high=min(1.0, high), n=n)
+
+
+def _judged(case: Case, answers: Action | Sequence[Action | None] | None) -> list[CaseResult]:
+    return [
+        CaseResult(case.event_id, case.tenant, bool(case.success), judge(case, answer), _said(answer), repeat)
+        for repeat, answer in enumerate(_repeats(answers))
+    ]
+
+
+def _repeats(answers: Action | Sequence[Action | None] | None) -> Sequence[Action | None]:
+    return [answers] if answers is None or isinstance(answers, Action) else answers
+
+
+def _said(answer: Action | None) -> str:
+    if answer is None:
+        return ""
+    return (answer.text or "; ".join(f"{c.name}({c.arguments})" for c in answer.calls))[:200]
+
+
+def _changes(results: Sequence[CaseResult], alpha: float) -> tuple[Interval, Interval]:
+    """(share of failures turned into successes, share of successes lost) among judged cases."""
+    by_case: dict[str, list[CaseResult]] = {}
+    for result in results:
+        if result.candidate != "unknown":
+            by_case.setdefault(result.event_id, []).append(result)
+    fixed = [_share(group, "success") for group in by_case.values() if not group[0].champion]
+    lost = [_share(group, "failure") for group in by_case.values() if group[0].champion]
+    return clustered_rate(fixed, alpha), clustered_rate(lost, alpha)
+
+
+def _share(group: Sequence[CaseResult], judgement: Judgement) -> float:
+    return sum(r.candidate == judgement for r in group) / len(group)
+
+
+def _failures(population: Sequence[Case], alpha: float) -> Interval:
+    return wilson(sum(not c.success for c in population), len(population), alpha)
+
+
+def _classes(results: Sequence[CaseResult], given: Mapping[str, Klass] | None) -> list[Klass]:
+    judged = {r.event_id: r.candidate != "unknown" for r in results}
+    if given is None:
+        return ["deterministic" if known else "non_replayable" for known in judged.values()]
+    return [given.get(event_id, "non_replayable") for event_id in judged]
