@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+from services.worker.policies import ADAPTER_FILES, PolicyError, policy_digest
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -15,25 +17,61 @@ class JobError(Exception):
     """The job can't be trained as given; the message says what to change."""
 
 
+class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an earlier round of training began with."""
+
+    reward: float
+    """Mean reward of its rows: what training optimises."""
+    outcome: float
+    """Share of held-out tasks solved by the policy it began with: what training is for."""
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training job. Paths are resolved against the working directory."""
 
     base: Path
     """Directory of the base model (safetensors, transformers layout)."""
     examples: Path
-    """JSON lines of `{"prompt_token_ids", "completion_token_ids", "weight"}`."""
+    """JSON lines of the form in `services.worker.training.examples`."""
     heldout: Path | None = None
     """The same form; measured before and after, never trained on."""
     output: Path
     """Receives `adapter/`, `metrics.jsonl`, `result.json` and, while running, `checkpoint/`."""
-    algorithm: Literal["sft"] = "sft"
+    algorithm: str = "sft"
+    """One of `services.worker.training.algorithms`, or of an installed package's entry points."""
+    hyperparameters: dict[str, Any] = {}
+    """The algorithm's own: its class's fields (`docs/learning.md`)."""
+    initial_adapter: Path | None = None
+    """Training goes on from this adapter instead of a fresh one."""
+    weights: Literal["lora", "full"] = "lora"
+    """What is trained: an adapter beside the frozen base, or every weight."""
     epochs: Positive = 4
     batch_size: Positive = 16
-    """Examples per optimiser step."""
+    """Examples per optimiser step, at least: groups and pairs stay together."""
+    pack_tokens: Positive = 8192
+    """Tokens computed at once, at most (a larger group is computed alone): bounds memory, changes no result."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1e-3
     lora_rank: Positive = 16
     max_length: Positive = 1024
     """Longest prompt plus completion, tokens; longer examples are dropped and counted."""
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Sampling temperature of the captured log-probabilities."""
+    turn_discount: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """γ per turn: rewards of later turns count this much less for the turns that led to them."""
+    policy_version: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Version of the weights training starts from, counted as rows' `policy_versions` count."""
+    max_staleness: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """η: rows with a token sampled more than so many versions ago are dropped and counted."""
+    logprob_tolerance: Annotated[float, msgspec.Meta(gt=0)] = 0.01
+    """Mean difference, nats a token, between captured log-probabilities and those of the starting weights, above
+    which training stops. fp32 at both ends gives 6e-6, bf16 at either 0.035 to 0.047: allow 0.1 there."""
+    logprob_check: Literal["every", "first"] = "every"
+    """Compare them in every batch, or (cheaper) in the first."""
+    gradient_checkpointing: bool = False
+    """Keep layers' inputs only and compute the rest again: less memory, a third more time."""
+    history: list[Round] = []
+    """Earlier rounds of this policy, oldest first: what the reward-hack watch looks at."""
+    stop_on_reward_hacking: bool = True
     min_examples: Positive = 8
     """Fewer usable examples than this are refused."""
     checkpoint_every: Positive = 10
@@ -46,11 +84,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
         Where the result is written, how often it is saved and how many threads compute it are left out.
         """
-        free = {"output", "checkpoint_every", "threads", "base", "examples", "heldout"}
+        free = {"output", "checkpoint_every", "threads", "base", "examples", "heldout", "initial_adapter"}
         told = {name: getattr(self, name) for name in self.__struct_fields__ if name not in free}
         hasher = hashlib.sha256(msgspec.json.encode(told, order="sorted"))
         hasher.update((self.base / "config.json").read_bytes())
-        for file in (self.examples, self.heldout):
+        adapter = self.initial_adapter / ADAPTER_FILES[1] if self.initial_adapter else None
+        for file in (self.examples, self.heldout, adapter):
             hasher.update(b"\0" + (file.read_bytes() if file else b""))
         return "sha256:" + hasher.hexdigest()
 
@@ -68,6 +107,15 @@ def read_job(path: Path) -> Job:
     for name, file in (("examples", job.examples), ("heldout", job.heldout)):
         if file is not None and not file.is_file():
             raise JobError(f"{name}: no such file {file}")
+    if job.initial_adapter is not None:
+        try:
+            policy_digest(job.initial_adapter)
+        except PolicyError as error:
+            raise JobError(f"initial_adapter: {error}") from error
+        if job.weights == "full":
+            raise JobError("initial_adapter goes with weights = lora: full weights start from `base`")
+    if job.max_staleness is not None and job.policy_version is None:
+        raise JobError("max_staleness needs policy_version, the version training starts from")
     return job
 
 

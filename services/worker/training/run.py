@@ -18,6 +18,7 @@ import msgspec
 
 from services.worker.files import write_atomically
 from services.worker.policies import policy_digest
+from services.worker.training.algorithms import algorithm
 from services.worker.training.examples import Example, read_examples
 from services.worker.training.job import Job, JobError, read_job
 from services.worker.training.metrics import MetricsLog
@@ -35,6 +36,9 @@ def run(job: Job) -> dict[str, Any]:
     fingerprint = job.fingerprint()
     if (done := _finished(result_file, fingerprint)) is not None:
         return done
+    algorithm(job.algorithm, job.hyperparameters)
+    if job.algorithm != "sft":
+        raise JobError(f"algorithm: {job.algorithm} is defined, but the loop trains sft only so far")
     vocab_size = _vocab_size(job.base)
     examples, dropped = read_examples(job.examples, max_length=job.max_length, vocab_size=vocab_size)
     heldout: list[Example] = []
