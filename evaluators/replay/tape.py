@@ -10,7 +10,7 @@ and the tape only answers approximately.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -99,31 +99,6 @@ def after(state: str, tool: str, arguments: Any, effect: str, status: str = "ok"
     return digest([state, tool, canonical_arguments(arguments)])
 
 
-def recorded_actions(records: Iterable[dict[str, Any]], effects: Mapping[str, Effect] | None = None) -> list[Recorded]:
-    """The actions in a trajectory's resolved records, in order.
-
-    `effects` says by tool what is known about it; without it the event's own claim counts, and then `write`.
-    """
-    out = []
-    for event in records:
-        action = event.get("a") or {}
-        if event.get("record") != "event" or event["kind"] in _NO_ACTIONS or not action.get("name"):
-            continue
-        name = str(action["name"])
-        claimed = (event.get("replay") or {}).get("effect", "write")
-        out.append(
-            Recorded(
-                tool=name,
-                arguments=action.get("arguments"),
-                result=as_text((event.get("y") or {}).get("result")),
-                status=event["y"]["status"],
-                effect=(effects or {}).get(name, claimed),
-                event_id=event["id"],
-            )
-        )
-    return out
-
-
 def as_text(result: Any) -> str:
     """A result as the model reads it."""
     if result is None or isinstance(result, str):
@@ -131,6 +106,3 @@ def as_text(result: Any) -> str:
     if isinstance(result, list) and result and all(isinstance(p, dict) and "text" in p for p in result):
         return "".join(p["text"] for p in result)
     return msgspec.json.encode(result).decode()
-
-
-_NO_ACTIONS = frozenset({"llm_call", "user_message", "outcome", "guardrail", "approval", "handoff"})
