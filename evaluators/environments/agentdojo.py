@@ -110,10 +110,10 @@ class AgentDojo:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             done = self._check(self._user.utility_from_traces, self._user.utility, answer)
-            followed = self._attack is not None and self._check(
-                self._attack.security_from_traces, self._attack.security, answer
-            )
-        return done, (f"followed {self._attack.ID}: {self._attack.GOAL}",) if followed else ()
+            attack = self._attack
+            if attack is None or not self._check(attack.security_from_traces, attack.security, answer):
+                return done, ()
+        return done, (f"followed {attack.ID}: {attack.GOAL}",)
 
     def _check(self, by_traces: Any, by_world: Any, answer: str) -> bool:
         found = by_traces(answer, self._before, self._world, self._calls)

@@ -44,12 +44,12 @@ def _factory(name: str, configured: Mapping[str, str]) -> Callable[..., Any]:
     target = configured.get(name)
     if target is None:
         for found in entry_points(group=GROUP, name=name):
-            return found.load()  # type: ignore[no-any-return]
+            return found.load()
         target = _OURS.get(name)
     if target is None:
         raise UnknownEnvironment(f"no environment {name!r}; known: {', '.join(names(configured))}")
     module, _, attribute = target.partition(":")
     try:
-        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UnknownEnvironment(f"environment {name!r} ({target}) can't be imported: {error}") from error
