@@ -72,6 +72,7 @@ class Gateway:
         self.sessions = Sessions(self.governor.name)
         self.contexts = ContextBook()
         self.store = open_store(settings)
+        self.store.expecting = lambda: self.metrics.in_flight
         self.upstreams = Upstreams(settings)
         self.harvester = Harvester(self.append, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
@@ -236,6 +237,10 @@ class Gateway:
             # the log was taken away under a running gateway: begin the trajectory again next time
             self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
+        # the answer is on its way first: whatever its client sends next is begun behind this
+        asyncio.get_running_loop().call_soon(self._go_on, exchange, ending)
+
+    def _go_on(self, exchange: Exchange, ending: Ending) -> None:
         exchange.stored(ending, self.sessions, self.contexts)
         session, events = exchange.session, [*exchange.inputs, exchange.call]
         self.recent.note(session.key, session.session_id, events)

@@ -169,6 +169,7 @@ class Call:
     async def run(self, headers: list[tuple[str, str]]) -> None:
         upstream = self._prepared.upstream
         started = time.monotonic()
+        asyncio.get_running_loop().call_soon(self._read_ahead)  # this task goes first, and sends the request
         try:
             response = await self._unless_gone(upstream.post(self._prepared.path, self._prepared.body, headers))
             if response is None:
@@ -186,6 +187,12 @@ class Call:
             await self._failed("error", errors.upstream_unreachable(str(error)))
         except aiohttp.ClientError as error:
             await self._failed("error", errors.upstream_broken(str(error) or type(error).__name__))
+
+    def _read_ahead(self) -> None:
+        """The upstream has the request: what can be done before its answer is done now."""
+        exchange = self._exchange
+        if not exchange.large:
+            self._gateway.governor.read_ahead(exchange.session.key.tenant, exchange.conversation)
 
     def _relay(self) -> StreamRelay:
         prepared = self._prepared

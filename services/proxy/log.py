@@ -192,9 +192,9 @@ class TenantLog:
                 where = (signal.target_kind, signal.target)
                 waiting[where] = (*waiting.get(where, ()), signal)
                 ids.add(signal.annotation.id)
-        self._load_heads(trajectories)
+        absent = self._load_heads(trajectories)
         position = self._connection.next_position()
-        return Placing(self, position, self._heads, self._known(ids), waiting)
+        return Placing(self, position, self._heads, self._known(ids), waiting, absent)
 
     def _pending(self, targets: Iterable[str]) -> list[Signal]:
         rows = self._connection.query(
@@ -210,11 +210,13 @@ class TenantLog:
         )
         return {id: Known(*rest) for id, *rest in rows}
 
-    def _load_heads(self, trajectories: Iterable[str]) -> None:
-        missing = [id for id in trajectories if id not in self._heads]
+    def _load_heads(self, trajectories: Iterable[str]) -> set[str]:
+        """Have these trajectories' heads in memory; gives those that the log does not have."""
+        missing = {id for id in trajectories if id not in self._heads}
         if missing:
-            for row in self._connection.query(f"{_HEAD} WHERE trajectory_id IN :ids", ids=missing):
+            for row in self._connection.query(f"{_HEAD} WHERE trajectory_id IN :ids", ids=list(missing)):
                 self._heads[row[0]] = Head(*row)
+        return missing - self._heads.keys()
 
     def _look_for_pending(self) -> bool:
         return bool(self._connection.query("SELECT 1 FROM pending LIMIT 1"))
@@ -242,7 +244,7 @@ class TenantLog:
             write.insert("trajectory_keys", "trajectory_id,key_version,wrapped", keys, ignore=True)
 
     def _insert_records(self, placing: Placing) -> None:
-        position, now = self._connection.next_position(), time.time()
+        position, now = placing.position, time.time()
         rows = [
             (position + offset, id, trajectory, seq, record, kind, agent, now, pack(body))
             for offset, (id, trajectory, seq, record, kind, agent, body) in enumerate(placing.records)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import orjson
 
 INLINE_BYTES = 2048
@@ -30,6 +31,9 @@ Get = Callable[[str], bytes | None]
 _STAND_IN = frozenset({"ref", "bytes", "media_type"})
 
 
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def externalize(record: dict[str, Any], put: Put) -> dict[str, Any]:
     """The record with its large leaves moved out.
 
@@ -39,9 +43,14 @@ def externalize(record: dict[str, Any], put: Put) -> dict[str, Any]:
     return {key: _outward(key, value, put, key in _FREE_FORM) for key, value in record.items()}
 
 
-def may_have_stand_ins(data: bytes) -> bool:
-    """Could a record with this JSON hold something in the form of a stand-in?"""
-    return b'"media_type"' in data
+def may_have_leaves_to_move(data: bytes) -> bool:
+    """Could a record with this JSON hold a large leaf, or something in the form of a stand-in?
+
+    A leaf's JSON is at least as long as the leaf, and the member it stands in at least as long as that.
+    """
+    if b'"media_type"' in data:
+        return True
+    return len(data) > INLINE_BYTES and any(len(bytes(raw)) > INLINE_BYTES for raw in _members.decode(data).values())
 
 
 def internalize(value: Any, get: Get) -> Any:

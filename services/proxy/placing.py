@@ -6,7 +6,7 @@ one transaction. A job whose drafts can't all be placed leaves nothing behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -34,8 +34,8 @@ _RECORDS: dict[type[chain.Draft], str] = {
     TrajectoryDraft: "trajectory", EventDraft: "event", AnnotationDraft: "annotation"
 }  # fmt: skip
 
-_SMALL_BYTES = parts.INLINE_BYTES + 200
-"""Up to this size a record has no leaf to keep apart: its place in the chain and its ids take more than 200."""
+_NO_PREVIOUS, _SOME_PREVIOUS = b'"prev_hash":null', b'"prev_hash":""'
+"""The first record of a chain has a null that is meant: any other may have been a NaN."""
 
 _SAFE_INTEGER = 2**53 - 1
 _ABSENT: Any = object()
@@ -84,9 +84,12 @@ class Placing:
         heads: dict[str, Head],
         known: dict[str, Known],
         waiting: dict[tuple[str, str], tuple[Signal, ...]],
+        absent: Set[str] = frozenset(),
     ) -> None:
+        """`absent` are trajectories that the log is known not to have."""
         self._lookup = lookup
-        self._position = position
+        self._absent = absent
+        self.position = position
         self._heads = heads
         self._known = known
         self._waiting = waiting
@@ -173,7 +176,7 @@ class Placing:
             session_id=session,
             agent=draft.agent.name,
             purpose=purpose if isinstance(purpose, str) else "serve",
-            opened=self._position + len(self.records) - 1,
+            opened=self.position + len(self.records) - 1,
             opened_at=draft.time,
             last_at=draft.time,
             closed=None,
@@ -212,21 +215,21 @@ class Placing:
     ) -> str:
         """Seal the draft into its chain; gives its hash."""
         data = chain.draft_json(draft, seq, previous)
-        large = len(data) > _SMALL_BYTES or parts.may_have_stand_ins(data)
-        if not large and is_canonical(data):
+        apart = parts.may_have_leaves_to_move(data)
+        if not apart and is_canonical(data if previous is not None else data.replace(_NO_PREVIOUS, _SOME_PREVIOUS, 1)):
             digest, sealed = chain.hashed(data)
         else:
-            digest, sealed = self._sealed(draft, seq, previous, large)
+            digest, sealed = self._sealed(draft, seq, previous, apart)
         record = _RECORDS[type(draft)]
         self.size += len(sealed)
         self.records.append((id, draft.trajectory_id, seq, record, kind, agent, sealed))
         self._set(self._known, id, Known(draft.trajectory_id, seq, record, agent))
         return digest
 
-    def _sealed(self, draft: chain.Draft, seq: int, previous: str | None, large: bool) -> tuple[str, bytes]:
+    def _sealed(self, draft: chain.Draft, seq: int, previous: str | None, apart: bool) -> tuple[str, bytes]:
         """The hash and the JSON of a draft with content to keep apart, or with numbers that are written otherwise."""
         body = msgspec.to_builtins(draft)
-        if large:
+        if apart:
             body = parts.externalize(body, self._put)
         try:
             return chain.sealed_json(body, seq, previous)
@@ -291,7 +294,7 @@ class Placing:
 
     def _head(self, trajectory_id: str) -> Head | None:
         head = self._heads.get(trajectory_id)
-        if head is None:
+        if head is None and trajectory_id not in self._absent:
             head = self._lookup.head(trajectory_id)
             if head is not None:
                 self._heads[trajectory_id] = head

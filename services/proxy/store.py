@@ -11,6 +11,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ _log = logging.getLogger(__name__)
 
 _MAX_BATCH = 512
 """Jobs in one transaction at most: bounds how long a commit can take."""
+_CROWD = 8
+"""With more exchanges than this under way, a commit is worth waiting for."""
+_GATHER_S = 0.002
+"""How long: less than a commit takes, and nobody alone waits."""
 _MAX_QUEUE = 20_000
 """Jobs waiting for the writer at most: bounds memory when the disk stalls."""
 
@@ -101,6 +106,8 @@ class EventStore:
         self._slot: Slot
         self._reader: ReadConnection
         self.counters = StoreCounters()
+        self.expecting: Callable[[], int] = int
+        """How many exchanges are under way, whose drafts will come: asked by the writer."""
 
     @property
     def state(self) -> State:
@@ -287,6 +294,8 @@ class EventStore:
         waits = [writer.wait_s() for writer in self._writers.values() if writer.behind]
         try:
             item = self._queue.get(timeout=min(waits)) if waits and min(waits) > 0 else self._queue.get(block=not waits)
+            if isinstance(item, _Waiting) and self.expecting() > _CROWD:
+                time.sleep(_GATHER_S)
             while True:
                 if item is None:
                     return True

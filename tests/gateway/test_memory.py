@@ -49,7 +49,7 @@ async def test_nothing_that_was_said_stays_in_memory_when_it_is_stored(running: 
     running.upstream.requests.clear()
     running.upstream.bodies.clear()
     del asked, event, tool, first, said
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         # the tools' text is kept with its context, for the next request with the same tools
         while held := [each for each in long_texts() if each[0] != "Content"]:
             await asyncio.sleep(0.5)

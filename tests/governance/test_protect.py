@@ -263,3 +263,19 @@ def test_the_store_is_asked_for_a_data_key_only_where_another_process_may_have_m
     governing.protect("a", [opened("t1"), call(text=MAIL, trajectory="t1")])
     governing.protect("a", [call(text=MAIL, trajectory="t2")])
     assert asked == ["t2"]
+
+
+def test_what_was_read_ahead_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    search = Detector._search
+
+    def counted(self: Detector, text: str, depth: int = 0) -> Any:
+        searched.append(text)
+        return search(self, text, depth)
+
+    monkeypatch.setattr(Detector, "_search", counted)
+    ruler, asked = governor(), f"I am {MAIL} and my order has not come. " * 8
+    ruler.read_ahead("a", [{"role": "user", "parts": [{"type": "text", "content": asked}]}])
+    assert searched == [asked]
+    assert MAIL.encode() not in text(ruler.protect("a", [opened(), call(text=asked)]))
+    assert searched.count(asked) == 1
