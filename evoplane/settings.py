@@ -40,8 +40,11 @@ class Gateway(_Section):
     )
     upstream_timeout_s: float = Field(600, description="longest wait for one upstream answer")
     session_idle_s: float = Field(1800, description="a trajectory closes after this long without a request")
-    memory_items: int = Field(3, description="memory items put before the model per request, at most")
-    memory_bytes: int = Field(2000, description="size of the memory overlay, at most")
+    memory_items: int = Field(
+        8, description="memory items put before the model per request, at most, whatever a version asks for"
+    )
+    memory_bytes: int = Field(2000, description="size of the memory overlay, and of the skills' overlay, at most")
+    overlay_bytes: int = Field(8000, description="what all overlays together add to a request, at most")
 
 
 Translated = Literal["openai.responses", "anthropic.messages"]
@@ -153,6 +156,13 @@ class Evolve(_Section):
     max_regression: float = Field(0.1, description="tolerated loss on known successes, lower bound")
 
 
+class Surfaces(_Section):
+    """What each surface may propose, and what its proposals are charged."""
+
+    memory_risk: float = Field(0.0, ge=0, description="subtracted as well, for what replay does not see")
+    policy_risk: float = Field(0.0, ge=0, description="the same for a policy update")
+
+
 class Delivery(_Section):
     shadow_share: float = Field(0.5, description="share of live sessions mirrored to the shadow")
     shadow_sessions: int = Field(8, description="mirrored sessions the shadow stage needs")
@@ -234,6 +244,7 @@ class Settings(_Section):
     evidently: Evidently = Evidently()
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
+    surfaces: Surfaces = Surfaces()
     delivery: Delivery = Delivery()
     harvest: Harvest = Harvest()
     upstreams: dict[str, UpstreamSettings] = {}

@@ -48,6 +48,7 @@ async def _answer(client: httpx.AsyncClient, config: Settings, manifest: Manifes
         case.tenant,
         max_items=config.gateway.memory_items,
         max_bytes=config.gateway.memory_bytes,
+        max_total=config.gateway.overlay_bytes,
     )[0]
     body["model"] = manifest.policy.served_name
     for _ in range(_ATTEMPTS):

@@ -28,7 +28,7 @@ from flows import (
     training,
 )
 from flows.answering import answer_cases
-from flows.interventions import INTERVENTIONS, Evidence, Proposal
+from flows.interventions import Evidence, Proposal, interventions
 from flows.reading import served
 from registry import audit, control, decisions, pointers, prefect_runs, tracking, versions
 from registry.manifest import Manifest
@@ -130,7 +130,7 @@ def propose(agent: str, champion: str, evidence: Evidence) -> tuple[list[Proposa
         if record["parent"] == champion
         for fingerprint in record["rejected"]
     }
-    made = [p for i in INTERVENTIONS.values() if (p := i.propose(evidence, config)) is not None]
+    made = [p for i in interventions().values() for p in i.propose(evidence, config)]
     kept: list[Proposal] = []
     skipped: list[tuple[Proposal, str]] = []
     cheap = any(not p.uses_heldout_tasks and p.fingerprint not in lost for p in made)
@@ -169,7 +169,7 @@ def evaluate(
     for proposal in proposals:
         try:
             prepared = train_adapter(agent, proposal) if proposal.surface == "policy" else {}
-            candidate = INTERVENTIONS[proposal.surface].apply(manifest, proposal, prepared)
+            candidate = interventions()[proposal.surface].apply(manifest, proposal, prepared)
             if prepared:
                 policies.claim(settings(), candidate.policy.served_name)
                 client.load(settings(), candidate.policy, prepared.get("probe"))

@@ -69,6 +69,8 @@ class Retrieval(msgspec.Struct, frozen=True, kw_only=True):
     """Memory items shown, at most."""
     overlap: float = 0.5
     """Share of a topic's words the user's message must have, stop words aside."""
+    skills: int = 1
+    """Procedures shown, at most."""
 
 
 class Skill(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,6 @@
 """Interventions: what can be changed about an agent, one file a surface."""
 
 from flows.interventions.base import Evidence, Intervention, Proposal
-from flows.interventions.memory import Memory
-from flows.interventions.policy import PolicyUpdate
+from flows.interventions.found import INTERVENTIONS, interventions
 
-__all__ = ["INTERVENTIONS", "Evidence", "Intervention", "Memory", "PolicyUpdate", "Proposal"]
-
-INTERVENTIONS: dict[str, Intervention] = {"memory": Memory(), "policy": PolicyUpdate()}
+__all__ = ["INTERVENTIONS", "Evidence", "Intervention", "Proposal", "interventions"]

@@ -1,4 +1,4 @@
-"""What every intervention can do: propose a bounded, readable change from evidence, and apply it."""
+"""What every intervention can do: propose bounded, readable changes from evidence, and apply them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evaluators.corrections import EstablishedFact
 from evaluators.dataset import Split
 from evaluators.diagnosis import Diagnosis
 from evoplane.settings import Settings
-from registry.manifest import Manifest
+from registry.manifest import AgentVersion, Manifest
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +30,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     facts: Sequence[EstablishedFact]
     diagnosis: Diagnosis
     split: Split
+    versions: Sequence[AgentVersion] = ()
+    """The champion and those before it that served, newest first: what a rollback can return to."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,11 +47,17 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
     """Subtracted from the lower bound of the improvement when candidates are compared."""
     risk: str
+    """What may go wrong, in words."""
+    risk_penalty: float = 0.0
+    """Subtracted as well: what may go wrong, in points of success."""
     source_sessions: tuple[str, ...] = ()
     """Sessions the change was made from; replay keeps away from them."""
     uses_heldout_tasks: bool = False
     """Whether replay must keep to held-out tasks because the change was fitted to the others."""
+    tests: tuple[str, ...] = ()
+    """Event ids of held-out cases that the change must answer right, whatever it does elsewhere."""
     evidence: tuple[str, ...] = ()
+    """Ids of the annotations, events and sessions it rests on."""
 
     @property
     def fingerprint(self) -> str:
@@ -64,12 +72,48 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 class Intervention(Protocol):
     surface: str
 
-    def propose(self, evidence: Evidence, config: Settings) -> Proposal | None:
-        """The change this surface would make, or None when the evidence does not call for it."""
+    def propose(self, evidence: Evidence, config: Settings) -> Sequence[Proposal]:
+        """The changes this surface would make; none when the evidence does not call for any."""
         ...
 
-    def cost(self, config: Settings) -> float: ...
+    def cost(self, config: Settings) -> float:
+        """What a change of this surface costs, in points of success."""
+        ...
+
+    def risk(self, config: Settings) -> float:
+        """What may go wrong with one that replay does not see, in points of success."""
+        ...
 
     def apply(self, manifest: Manifest, proposal: Proposal, made: dict[str, Any]) -> Manifest:
         """The manifest with the change in it. `made` is what preparing the proposal produced (an adapter)."""
         ...
+
+    def describe(self, proposal: Proposal) -> str:
+        """The proposal as a page: Markdown."""
+        ...
+
+
+class Surface:
+    """What interventions have in common: how they are told of."""
+
+    surface: str
+
+    def describe(self, proposal: Proposal) -> str:
+        lines = [
+            f"### {proposal.name}: {proposal.summary}",
+            "",
+            "```diff",
+            proposal.diff,
+            "```",
+            "",
+            f"- cost {proposal.cost:.3f}, risk {proposal.risk_penalty:.3f}: {proposal.risk}",
+            f"- made from {len(proposal.source_sessions)} sessions; evidence: {_listed(proposal.evidence)}",
+        ]
+        if proposal.tests:
+            lines.append(f"- must answer right: {_listed(proposal.tests)}")
+        return "\n".join(lines)
+
+
+def _listed(ids: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(ids) - most} more" if len(ids) > most else ""
+    return (", ".join(ids[:most]) or "none") + more

@@ -13,7 +13,7 @@ import msgspec
 
 from evaluators.corrections import EstablishedFact
 from evoplane.settings import Settings
-from flows.interventions.base import Evidence, Proposal
+from flows.interventions.base import Evidence, Proposal, Surface
 from registry.control import now
 from registry.manifest import Manifest, MemoryItem
 
@@ -21,17 +21,20 @@ _SOURCES = 3
 """Sessions an item is made from: as many as establish a fact. Later ones are left for replay to judge on."""
 
 
-class Memory:
+class Memory(Surface):
     surface = "memory"
 
     def cost(self, config: Settings) -> float:
         return config.evolve.memory_cost
 
-    def propose(self, evidence: Evidence, config: Settings) -> Proposal | None:
+    def risk(self, config: Settings) -> float:
+        return config.surfaces.memory_risk
+
+    def propose(self, evidence: Evidence, config: Settings) -> list[Proposal]:
         known = {(item.tenant, item.topic): item.text for item in evidence.manifest.memory}
         news = [f for f in evidence.facts if known.get((f.tenant, f.fact.topic)) != f.fact.text]
         if not news:
-            return None
+            return []
         items = [
             {
                 "tenant": f.tenant,
@@ -42,7 +45,7 @@ class Memory:
             for f in news
         ]
         sources = {session for f in news for session in f.sessions[:_SOURCES]}
-        return Proposal(
+        proposal = Proposal(
             surface=self.surface,
             summary=f"{len(items)} fact{'s' * (len(items) > 1)}: " + "; ".join(sorted({f.fact.topic for f in news})),
             diff="\n".join(_diff(f, known.get((f.tenant, f.fact.topic))) for f in news),
@@ -51,7 +54,9 @@ class Memory:
             risk="reads only: shown to the tenant it comes from; a wrong fact is repeated until corrected",
             source_sessions=tuple(sorted(sources)),
             evidence=tuple(sorted(id for f in news for id in f.provenance)),
+            risk_penalty=self.risk(config),
         )
+        return [proposal]
 
     def apply(self, manifest: Manifest, proposal: Proposal, made: dict[str, Any]) -> Manifest:
         """The new items are candidates until a person has approved the version they come with; those the

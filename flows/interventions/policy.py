@@ -9,26 +9,29 @@ import msgspec
 from evaluators.dataset import select
 from evoplane.settings import Settings
 from flows import policies
-from flows.interventions.base import Evidence, Proposal
+from flows.interventions.base import Evidence, Proposal, Surface
 from flows.training_set import MAX_EXAMPLES
 from registry.manifest import Manifest, Policy
 
 
-class PolicyUpdate:
+class PolicyUpdate(Surface):
     surface = "policy"
 
     def cost(self, config: Settings) -> float:
         return config.evolve.policy_cost
 
-    def propose(self, evidence: Evidence, config: Settings) -> Proposal | None:
+    def risk(self, config: Settings) -> float:
+        return config.surfaces.policy_risk
+
+    def propose(self, evidence: Evidence, config: Settings) -> list[Proposal]:
         """Only when failures call for it, and people have shown often enough what would be right."""
         clusters = [c for c in evidence.diagnosis.clusters if c.surface == self.surface]
         if not clusters:
-            return None
+            return []
         chosen = select(evidence.cases, evidence.split, evidence.facts, MAX_EXAMPLES)
         demonstrated = [c for c in chosen.train if c.demonstration_id]
         if len(demonstrated) < config.evolve.min_demonstrations:
-            return None
+            return []
         recipe = {
             "algorithm": "sft",
             "epochs": config.evolve.epochs,
@@ -38,7 +41,7 @@ class PolicyUpdate:
         }
         kinds = sorted({kind for c in clusters for kind in c.kinds})
         dropped = "; ".join(f"{n} {reason}" for reason, n in sorted(chosen.dropped.items())) or "none"
-        return Proposal(
+        proposal = Proposal(
             surface=self.surface,
             summary=f"adapter from {len(demonstrated)} demonstrations of {', '.join(kinds)} "
             f"and {len(chosen.train) - len(demonstrated)} successes",
@@ -50,7 +53,9 @@ class PolicyUpdate:
             risk="changes every answer of every tenant; reversible by one pointer",
             uses_heldout_tasks=True,
             evidence=tuple(sorted(c.demonstration_id for c in chosen.train if c.demonstration_id)),
+            risk_penalty=self.risk(config),
         )
+        return [proposal]
 
     def apply(self, manifest: Manifest, proposal: Proposal, made: dict[str, Any]) -> Manifest:
         digest: str = made["digest"]

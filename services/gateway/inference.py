@@ -338,15 +338,15 @@ def _overlaid(
     gateway: Gateway, key: Key, dialect: Dialect, parsed: dict[str, Any], served: Served
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     limits = gateway.settings.gateway
-    result, overlays = apply_overlays(
+    return apply_overlays(
         parsed,
         served.version.manifest,
         key.tenant,
         max_items=limits.memory_items,
         max_bytes=limits.memory_bytes,
+        max_total=limits.overlay_bytes,
         dialect=dialect,
     )
-    return (result, overlays) if overlays else (parsed, overlays)
 
 
 def _line(exchange: Exchange, session: Session) -> Line:

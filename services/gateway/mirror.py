@@ -27,6 +27,7 @@ async def ask_shadow(gateway: Gateway, exchange: Exchange) -> None:
         exchange.session.key.tenant,
         max_items=limits.memory_items,
         max_bytes=limits.memory_bytes,
+        max_total=limits.overlay_bytes,
         dialect=dialect,
     )
     translator = translated(gateway.upstreams.worker, dialect, exchange.request, overlaid)

@@ -39,8 +39,7 @@ def corrected(text: str = "The warranty is 24 months.", n: int = 5) -> list:
 
 
 def test_memory_proposes_what_users_say_and_the_agent_does_not_know():
-    proposal = INTERVENTIONS["memory"].propose(evidence(corrected()), CONFIG)
-    assert proposal is not None
+    (proposal,) = INTERVENTIONS["memory"].propose(evidence(corrected()), CONFIG)
     (item,) = proposal.content["items"]
     assert (item["tenant"], item["text"]) == ("northwind", "The warranty is 24 months.")
     assert len(item["provenance"]) == len(proposal.source_sessions) == 3
@@ -48,12 +47,11 @@ def test_memory_proposes_what_users_say_and_the_agent_does_not_know():
 
 
 def test_memory_proposes_nothing_the_agent_knows_already():
-    assert INTERVENTIONS["memory"].propose(evidence(corrected("The warranty is 12 months.")), CONFIG) is None
+    assert INTERVENTIONS["memory"].propose(evidence(corrected("The warranty is 12 months.")), CONFIG) == []
 
 
 def test_a_new_item_replaces_its_tenants_old_one_and_no_other():
-    proposal = INTERVENTIONS["memory"].propose(evidence(corrected()), CONFIG)
-    assert proposal is not None
+    (proposal,) = INTERVENTIONS["memory"].propose(evidence(corrected()), CONFIG)
     changed = INTERVENTIONS["memory"].apply(manifest(), proposal, {})
     texts = {(i.tenant, i.topic): (i.text, i.trust) for i in changed.memory}
     assert texts["northwind", "warranty"] == ("The warranty is 24 months.", "candidate")
@@ -70,17 +68,16 @@ def test_policy_is_proposed_only_for_failures_it_could_mend_and_with_enough_demo
             for w, o in orders
         ]
 
-    assert INTERVENTIONS["policy"].propose(evidence(corrected()), CONFIG) is None
-    assert INTERVENTIONS["policy"].propose(evidence(shown(2)), CONFIG) is None
-    assert INTERVENTIONS["policy"].propose(evidence(shown(20)), CONFIG) is not None
+    assert INTERVENTIONS["policy"].propose(evidence(corrected()), CONFIG) == []
+    assert INTERVENTIONS["policy"].propose(evidence(shown(2)), CONFIG) == []
+    assert INTERVENTIONS["policy"].propose(evidence(shown(20)), CONFIG) != []
 
 
 def test_the_same_change_from_the_same_evidence_is_recognised_and_new_evidence_is_new():
     cases = corrected()
-    once = INTERVENTIONS["memory"].propose(evidence(cases), CONFIG)
-    again = INTERVENTIONS["memory"].propose(evidence(cases), CONFIG)
-    more = INTERVENTIONS["memory"].propose(evidence([*cases, *corrected(n=1)]), CONFIG)
-    assert once and again and more
+    (once,) = INTERVENTIONS["memory"].propose(evidence(cases), CONFIG)
+    (again,) = INTERVENTIONS["memory"].propose(evidence(cases), CONFIG)
+    (more,) = INTERVENTIONS["memory"].propose(evidence([*cases, *corrected(n=1)]), CONFIG)
     assert once.fingerprint == again.fingerprint != more.fingerprint
 
 
@@ -103,4 +100,7 @@ def test_the_watch_compares_each_new_session_with_its_share_of_the_old_ones():
 
 @pytest.mark.parametrize("surface", sorted(INTERVENTIONS))
 def test_an_intervention_names_its_surface_and_cost(surface: str):
-    assert INTERVENTIONS[surface].surface == surface and INTERVENTIONS[surface].cost(CONFIG) > 0
+    intervention = INTERVENTIONS[surface]
+    assert intervention.surface == surface
+    assert (intervention.cost(CONFIG) > 0) is (surface != "no-op")
+    assert intervention.risk(CONFIG) >= 0

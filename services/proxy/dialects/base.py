@@ -8,9 +8,9 @@ gateway does not need itself: the rest is the upstream's to judge.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import orjson
 from msgspec import UNSET, UnsetType
@@ -21,6 +21,32 @@ from services.proxy.sse import ServerSentEvent
 
 Message = dict[str, Any]
 """A message in ATDP's form, as builtins."""
+
+
+Path = tuple[str | int, ...]
+"""Keys and positions that lead to a value in a request."""
+
+
+class Place(NamedTuple):
+    """Where text can be put into a request."""
+
+    path: Path
+    form: Literal["text", "part", "message", "field", "head"]
+    """Into the string at `path`, as one more part of the list there, as a message at its head, as that field, or as a
+    paragraph before the string."""
+    at: int = 0
+    """In characters, for `text`."""
+    before: tuple[Any, ...] = ()
+    """The value of a `field` that has one, though no text."""
+
+
+class ToolPlace(NamedTuple):
+    """Where a request describes a tool."""
+
+    path: Path
+    """Of the object with the tool's `description`."""
+    schema: str
+    """The field of that object that bounds the arguments."""
 
 
 class WrongRequest(ValueError):
@@ -140,8 +166,16 @@ class Dialect(ABC):
         """For an answer that comes as a stream."""
 
     @abstractmethod
-    def append_system(self, request: dict[str, Any], text: str) -> None:
-        """Add text behind the system instructions, in place (the request is the caller's own copy)."""
+    def system_end(self, request: dict[str, Any]) -> Place | None:
+        """Where text goes that is put behind the system instructions; None when there is no such place."""
+
+    def system_texts(self, request: dict[str, Any]) -> Iterator[Path]:
+        """Where the words of the system's and the developer's instructions stand, in order."""
+        return spoken_by(("system", "developer"), request.get(self.content_field), (self.content_field,))
+
+    def tools(self, request: dict[str, Any]) -> dict[str, ToolPlace]:
+        """The client's own tools, by name."""
+        return {}
 
     @abstractmethod
     def error_body(self, problem: Problem) -> dict[str, Any]:
@@ -202,6 +236,42 @@ class Dialect(ABC):
         """The ids in an answer by which later requests may name it, or what the provider keeps beside it."""
         own = [completion.id] if isinstance(completion.id, str) and self.keeps(request) else []
         return [*own, *completion.state]
+
+
+def spoken_by(roles: tuple[str, ...], messages: Any, path: Path) -> Iterator[Path]:
+    """Where the words of these roles stand in a list of messages at `path`."""
+    if isinstance(messages, list):
+        for position, message in enumerate(messages):
+            if isinstance(message, dict) and message.get("role") in roles:
+                yield from text_paths(message.get("content"), (*path, position, "content"))
+
+
+def text_paths(content: Any, path: Path) -> Iterator[Path]:
+    """Where the words of a content stand that is a string or a list of parts."""
+    if isinstance(content, str):
+        yield path
+    elif isinstance(content, list):
+        for position, part in enumerate(content):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                yield (*path, position, "text")
+
+
+def flat_tools(request: Mapping[str, Any], schema: str) -> dict[str, ToolPlace]:
+    """Tools that are described without an object of their own for the function."""
+    given = request.get("tools")
+    found = {}
+    for position, tool in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(tool, dict) and isinstance(tool.get("name"), str):
+            found[tool["name"]] = ToolPlace(("tools", position), schema)
+    return found
+
+
+def field_end(request: Mapping[str, Any], name: str) -> Place:
+    """The end of the instructions in a field of their own."""
+    given = request.get(name)
+    if isinstance(given, str):
+        return Place((name,), "text", len(given))
+    return Place((name,), "field", before=(given,) if name in request else ())
 
 
 def count(values: Mapping[str, Any], *names: str) -> int | UnsetType:

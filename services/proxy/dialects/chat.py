@@ -11,7 +11,7 @@ from typing import Any
 
 from atdp import messages
 from services.proxy.completion import Choice, Completion
-from services.proxy.dialects.base import Assembler, Message, WrongRequest, dicts
+from services.proxy.dialects.base import Assembler, Message, Path, Place, ToolPlace, WrongRequest, dicts
 from services.proxy.dialects.naming import id_of, state_in
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import DONE, ServerSentEvent
@@ -58,18 +58,30 @@ class Chat(OpenAIDialect):
     def assembler(self) -> ChatAssembler:
         return ChatAssembler()
 
-    def append_system(self, request: dict[str, Any], text: str) -> None:
-        """Behind the first message if that is the system's; else a system message is put first."""
+    def system_end(self, request: dict[str, Any]) -> Place | None:
+        """In the first message if that is the system's; else a system message is put first."""
         given = request.get("messages")
-        said = list(given) if isinstance(given, list) else []
-        first = said[0] if said and isinstance(said[0], dict) else {}
+        if not isinstance(given, list):
+            return None
+        first = given[0] if given and isinstance(given[0], dict) else {}
         if first.get("role") not in ("system", "developer"):
-            said.insert(0, {"role": "system", "content": text.lstrip("\n")})
-        elif isinstance(first.get("content"), list):
-            said[0] = {**first, "content": [*first["content"], {"type": "text", "text": text}]}
-        else:
-            said[0] = {**first, "content": (first.get("content") or "") + text}
-        request["messages"] = said
+            return Place(("messages",), "message")
+        content = first.get("content")
+        path: Path = ("messages", 0, "content")
+        if isinstance(content, list):
+            return Place(path, "part")
+        if isinstance(content, str):
+            return Place(path, "text", len(content))
+        return Place(path, "field", before=(content,) if "content" in first else ())
+
+    def tools(self, request: dict[str, Any]) -> dict[str, ToolPlace]:
+        found = {}
+        given = request.get("tools")
+        for position, tool in enumerate(given if isinstance(given, list) else ()):
+            function = tool.get("function") if isinstance(tool, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("name"), str):
+                found[function["name"]] = ToolPlace(("tools", position, "function"), "parameters")
+        return found
 
 
 class ChatAssembler(Assembler):

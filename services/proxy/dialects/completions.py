@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.proxy.completion import Choice, Completion
-from services.proxy.dialects.base import Assembler, Message, WrongRequest, dicts
+from services.proxy.dialects.base import Assembler, Message, Place, WrongRequest, dicts
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import DONE, ServerSentEvent
 
@@ -49,10 +49,9 @@ class Completions(OpenAIDialect):
     def assembler(self) -> CompletionsAssembler:
         return CompletionsAssembler()
 
-    def append_system(self, request: dict[str, Any], text: str) -> None:
+    def system_end(self, request: dict[str, Any]) -> Place | None:
         """A text completion has no system instructions: they go before the prompt."""
-        if isinstance(request.get("prompt"), str):
-            request["prompt"] = f"{text.lstrip(chr(10))}\n\n{request['prompt']}"
+        return Place(("prompt",), "head") if isinstance(request.get("prompt"), str) else None
 
 
 class CompletionsAssembler(Assembler):

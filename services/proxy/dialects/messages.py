@@ -6,14 +6,27 @@ that a conversation reads alike in every dialect; `ext` says how to put them tog
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from atdp import messages
 from services.proxy.completion import Choice, Completion
-from services.proxy.dialects.base import Assembler, Dialect, Message, Problem, WrongRequest, dicts
+from services.proxy.dialects.base import (
+    Assembler,
+    Dialect,
+    Message,
+    Path,
+    Place,
+    Problem,
+    ToolPlace,
+    WrongRequest,
+    dicts,
+    field_end,
+    flat_tools,
+    text_paths,
+)
 from services.proxy.dialects.naming import id_of, state_in
 from services.proxy.sse import ServerSentEvent
 
@@ -69,14 +82,17 @@ class AnthropicMessages(Dialect):
     def assembler(self) -> MessagesAssembler:
         return MessagesAssembler()
 
-    def append_system(self, request: dict[str, Any], text: str) -> None:
-        given = request.get("system")
-        if isinstance(given, list):
-            request["system"] = [*given, {"type": "text", "text": text}]
-        elif isinstance(given, str):
-            request["system"] = given + text
-        else:
-            request["system"] = text.lstrip("\n")
+    def system_end(self, request: dict[str, Any]) -> Place:
+        if isinstance(request.get("system"), list):
+            return Place(("system",), "part")
+        return field_end(request, "system")
+
+    def system_texts(self, request: dict[str, Any]) -> Iterator[Path]:
+        yield from text_paths(request.get("system"), ("system",))
+        yield from super().system_texts(request)
+
+    def tools(self, request: dict[str, Any]) -> dict[str, ToolPlace]:
+        return flat_tools(request, "input_schema")
 
     def error_body(self, problem: Problem) -> dict[str, Any]:
         kind = _ERROR_TYPES.get(problem.status, "invalid_request_error" if problem.status < 500 else "api_error")

@@ -6,7 +6,7 @@ a conversation reads alike in every dialect. Items that ATDP has no word for are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -14,7 +14,20 @@ from msgspec import UNSET
 
 from atdp import messages
 from services.proxy.completion import Choice, Completion
-from services.proxy.dialects.base import Assembler, Message, Problem, Texts, WrongRequest, dicts
+from services.proxy.dialects.base import (
+    Assembler,
+    Message,
+    Path,
+    Place,
+    Problem,
+    Texts,
+    ToolPlace,
+    WrongRequest,
+    dicts,
+    field_end,
+    flat_tools,
+    text_paths,
+)
 from services.proxy.dialects.naming import id_of, state_in
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import ServerSentEvent
@@ -63,9 +76,15 @@ class Responses(OpenAIDialect):
     def assembler(self) -> ResponsesAssembler:
         return ResponsesAssembler()
 
-    def append_system(self, request: dict[str, Any], text: str) -> None:
-        given = request.get("instructions")
-        request["instructions"] = given + text if isinstance(given, str) else text.lstrip("\n")
+    def system_end(self, request: dict[str, Any]) -> Place:
+        return field_end(request, "instructions")
+
+    def system_texts(self, request: dict[str, Any]) -> Iterator[Path]:
+        yield from text_paths(request.get("instructions"), ("instructions",))
+        yield from super().system_texts(request)
+
+    def tools(self, request: dict[str, Any]) -> dict[str, ToolPlace]:
+        return flat_tools(request, "parameters")
 
     def error_frame(self, problem: Problem) -> bytes:
         """`response.failed`, the event after which clients of this dialect raise."""

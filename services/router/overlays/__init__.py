@@ -1,0 +1,8 @@
+"""What an agent version changes in a request, one file a surface; every change can be taken back."""
+
+from services.router.overlays.apply import apply_overlays
+from services.router.overlays.draft import Overlay
+from services.router.overlays.memory import memory_text, select_memory
+from services.router.overlays.undo import NotApplied, undo
+
+__all__ = ["NotApplied", "Overlay", "apply_overlays", "memory_text", "select_memory", "undo"]

@@ -1,0 +1,34 @@
+"""Skills: the procedures for what the user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from registry.manifest import Retrieval, Skill
+from services.router.overlays.draft import Draft
+from services.router.overlays.plan import Plan
+from services.router.overlays.words import words
+
+
+def apply(draft: Draft, plan: Plan, retrieval: Retrieval) -> None:
+    index = plan.skills(draft.tenant)
+    if index is None:
+        return
+    said = words(draft.dialect.last_user_text(draft.given))
+    chosen: list[Skill] = []
+    for skill in index.about(said, retrieval.overlap):
+        if len(chosen) >= retrieval.skills:
+            break
+        if len(skill_text([*chosen, skill]).encode()) <= draft.max_bytes:
+            chosen.append(skill)
+    if chosen:
+        shown = [{"id": skill.id, "trust": skill.trust, "provenance": list(skill.provenance)} for skill in chosen]
+        draft.append("skills", skill_text(chosen), items=shown)
+
+
+def skill_text(skills: Iterable[Skill]) -> str:
+    """How procedures are put to the model."""
+    return "".join(
+        f"\nProcedure ({skill.name}):" + "".join(f"\n{n}. {step}" for n, step in enumerate(skill.steps, 1))
+        for skill in skills
+    )
