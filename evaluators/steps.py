@@ -38,6 +38,8 @@ class Step(msgspec.Struct, frozen=True):
     text: str
     """The result, or the answer, as text."""
     event_id: str
+    effect: str = ""
+    """What the call may change, as its record says (`read`, `write`, …); empty when nobody said."""
 
     @property
     def failed(self) -> bool:
@@ -90,6 +92,7 @@ def _operation(event: dict[str, Any]) -> Step:
         error_class=(error.get("type") or error_class(text)) if failed else "",
         text=text,
         event_id=event["id"],
+        effect=str((event.get("replay") or {}).get("effect") or ""),
     )
 
 

@@ -106,7 +106,7 @@ def diagnose(agent: str, snapshot_id: str, cases: list[Case], champion: str, man
     facts = corrections.established(cases)
     current = served(cases, champion)
     found = diagnosis.diagnose(current, facts, config.monitor.alpha)
-    create_markdown_artifact(key=f"diagnosis-{agent}", markdown=reports.diagnosis_page(agent, champion, found))
+    create_markdown_artifact(key=f"diagnosis-{agent}", markdown=diagnosis.page(agent, champion, found))
     return Evidence(
         agent=agent,
         snapshot=snapshot_id,

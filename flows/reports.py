@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from evaluators.diagnosis import Diagnosis
 from evaluators.quality import QualityResult
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact  # isort: skip
@@ -36,25 +35,6 @@ def quality_page(result: QualityResult) -> str:
     if result.findings:
         lines += ["", "| expectation | problem | quarantined |", "|---|---|---|"]
         lines += [f"| {f.expectation} | {f.problem} | {', '.join(f.rows[:20])} |" for f in result.findings]
-    return "\n".join(lines)
-
-
-def diagnosis_page(agent: str, version: str, found: Diagnosis) -> str:
-    lines = [
-        f"# Why {agent} version {version} fails",
-        "",
-        f"{found.failures} failures among {found.judged} judged decisions.",
-        "",
-        "| cluster | share of decisions | tenants | tools or topics | surface |",
-        "|---|---|---|---|---|",
-    ]
-    for c in found.clusters:
-        breadth = " (broad)" if c.broad else ""
-        lines.append(
-            f"| {c.name}{breadth} | {c.prevalence} | {', '.join(c.tenants)} | {', '.join(c.kinds)} | {c.surface} |"
-        )
-    for c in found.clusters:
-        lines += ["", f"## {c.name}", "", *(f"- {example}" for example in c.examples)]
     return "\n".join(lines)
 
 

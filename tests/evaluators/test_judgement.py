@@ -1,6 +1,6 @@
 from random import Random
 
-from evaluators import diagnosis, replay
+from evaluators import replay
 from evaluators.cases import Action, Call
 from evaluators.decision import NO_OP, Evaluated, decide
 from evaluators.statistics import summarise
@@ -8,24 +8,6 @@ from evaluators.statistics import summarise
 
 def answer(text="", *calls):
     return Action(text=text, calls=tuple(Call(n, a) for n, a in calls))
-
-
-def test_failures_are_named_by_what_people_said_about_them(case, demonstrated):
-    cases = [case(corrections=["The warranty is 12 months."]) for _ in range(3)]
-    cases += [case("Stop A10.", tenant=t, demonstration=demonstrated(tool, order_id="A10"))
-              for t in ("northwind", "lumen") for tool in ("cancel_order", "track_order")]  # fmt: skip
-    cases += [case(), *(case(reward=1.0) for _ in range(4))]
-    found = diagnosis.diagnose(cases)
-    tools, fact, unexplained = found.clusters
-    assert (tools.name, tools.surface, tools.broad) == ("no or incorrect tool call", "policy", True)
-    assert (fact.name, fact.surface) == ('missing or stale fact: "warranty" (northwind)', "memory")
-    assert unexplained.surface == "none"
-    assert (found.judged, found.failures, fact.prevalence.value) == (12, 8, 0.25)
-
-
-def test_a_fact_the_model_was_shown_is_not_missing(case):
-    shown = case(corrections=["The warranty is 12 months."], overlay_text="- The warranty is 12 months.")
-    assert diagnosis.diagnose([shown]).clusters[0].surface == "policy"
 
 
 def test_the_tape_judges_only_what_it_knows(case, demonstrated):
