@@ -110,6 +110,12 @@ class Worker(_Section):
     translate: list[Translated] = Field(
         [], description="dialects that reach vLLM as openai.chat, which alone gives token ids; the others as they are"
     )
+    full_weights: bool = Field(
+        False, description="accept in-place updates of the base weights; opens vLLM's development endpoints, locally"
+    )
+    drain_s: float = Field(
+        30, description="longest wait for requests in flight before an adapter is unloaded or base weights change"
+    )
     probe_tolerance: float = Field(
         1e-3, description="largest accepted |served - trained| log-probability, nats, on the probe prompt"
     )

@@ -96,6 +96,7 @@ def take_snapshot(agent: str) -> snapshot.Snapshot:
 def check_quality(agent: str, cases: list[Case]) -> quality.QualityResult:
     judged = [c for c in cases if c.success is not None]
     result = quality.check(quality.frame(judged), settings().monitor.min_outcomes)
+    snapshot.pass_gate(settings(), agent, result)
     create_markdown_artifact(key=f"data-gate-{agent}", markdown=reports.quality_page(result))
     return result
 

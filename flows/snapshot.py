@@ -19,12 +19,15 @@ import msgspec
 import orjson
 
 from evaluators.cases import Case, cases_of
+from evaluators.quality import SUITE, QualityResult
 from evoplane.settings import Settings
 from flows import locks
 from flows.reading import CaseReader
 from registry import control, tenants
 from services.proxy.store import open_reader
 
+GATE = "gate.json"
+"""What the data gate said, beside the trajectories it judged."""
 _WRITER_WAIT_S = 600.0
 """Another agent's snapshot or training set takes seconds to a minute."""
 
@@ -66,14 +69,44 @@ def take(config: Settings, agent: str) -> Snapshot:
     return Snapshot(id, str(folder), sum(counts.values()), tuple(sorted(counts)))
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """One trajectory of a snapshot."""
+
+    tenant: str
+    records: list[dict[str, Any]]
+    cases: list[Case]
+    """Its decisions, in order."""
+    closed: bool
+    """Had it ended when the snapshot was taken?"""
+
+
 def read(folder: Path) -> list[Case]:
     """The cases of a snapshot, oldest first."""
-    cases: list[Case] = []
+    cases = [case for entry in entries(folder) for case in entry.cases]
+    return sorted(cases, key=lambda c: (c.at, c.event_id))
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """The trajectories of a snapshot, tenant by tenant."""
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_bytes().splitlines():
-            entry: dict[str, Any] = orjson.loads(line)
-            cases += cases_of(file.stem, entry["records"], lambda context, e=entry: e["tools"].get(context, []))  # type: ignore[misc]
-    return sorted(cases, key=lambda c: (c.at, c.event_id))
+            said: dict[str, Any] = orjson.loads(line)
+            cases = cases_of(file.stem, said["records"], lambda context, e=said: e["tools"].get(context, []))  # type: ignore[misc]
+            yield Entry(file.stem, said["records"], cases, bool(said.get("closed")))
+
+
+def pass_gate(config: Settings, agent: str, result: QualityResult) -> None:
+    """Keep what the data gate said of the agent's present snapshot; no training set is made without."""
+    folder = config.snapshots_dir.resolve() / agent
+    verdict = {
+        "snapshot": directory_hash(folder / "trajectories"),
+        "passed": result.passed,
+        "summary": result.summary,
+        "declared": result.declared,
+        "evaluated": result.evaluated,
+        "suite": hashlib.sha256(SUITE.read_bytes()).hexdigest(),
+    }
+    (folder / GATE).write_text(json.dumps(verdict, indent=2, sort_keys=True))
 
 
 def directory_hash(folder: Path) -> str:
@@ -128,7 +161,11 @@ def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
             if tenant in denied:
                 records = ineligible(records)
             contexts = {r["ctx"] for r in records if "ctx" in r}
-            entry = {"tools": {c: tools.tools(tenant, c) for c in sorted(contexts)}, "records": records}
+            entry = {
+                "tools": {c: tools.tools(tenant, c) for c in sorted(contexts)},
+                "records": records,
+                "closed": row.closed is not None,
+            }
             lines.append(orjson.dumps(entry))
         if lines:
             (folder / f"{tenant}.jsonl").write_bytes(b"\n".join(reversed(lines)) + b"\n")

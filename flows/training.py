@@ -8,19 +8,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import yaml
 
 from evoplane.settings import Settings
-from flows import locks, snapshot
+from flows import locks, snapshot, tenancy
 from flows.training_set import MAX_EXAMPLES
+from registry import control, pointers
+from registry.tenants import RegistryError
 from services.worker import client, process
 
 _STAGE = Path(__file__).parents[1] / "dvc.yaml"
+MAX_ROWS = 10_000
 _POLL_S = 1.0
 _FOLDER_WAIT_S = 60.0
 """A trainer whose parent died is told to end by the kernel, and finishes a step first."""
@@ -46,16 +49,34 @@ class Trained(msgspec.Struct, frozen=True):
     result: dict[str, Any]
 
 
-def make_training_set(config: Settings, agent: str) -> TrainingSet:
-    """Run the training-set stage on the agent's current snapshot; unchanged inputs cost nothing."""
+Kind = Literal["sft", "rft", "groups", "preferences"]
+
+
+def make_training_set(
+    config: Settings,
+    agent: str,
+    kind: Kind = "sft",
+    tenants: Sequence[str] | None = None,
+    temperature: float = 1.0,
+) -> TrainingSet:
+    """Run the training-set stage on the agent's current snapshot; unchanged inputs cost nothing.
+
+    `tenants` are those whose data may be in one set (`flows.tenancy` says who); None leaves that to `tenancy`, too.
+    Raises `TrainingFailed`, also for a snapshot that the data gate has not passed.
+    """
     root = snapshot.prepare(config)
     folder = root / agent
+    _require_gate(folder)
     shutil.copy(_STAGE, folder / "dvc.yaml")
     params = {
         "python": sys.executable,
         "model_dir": str(config.model_dir.resolve()),
         "heldout_share": config.evolve.heldout_share,
-        "limit": MAX_EXAMPLES,
+        "limit": MAX_EXAMPLES if kind == "sft" else MAX_ROWS,
+        "kind": kind,
+        "tenants": list(_together(config, folder) if tenants is None else tenants),
+        "versions": weights_served(config, agent),
+        "temperature": temperature,
     }
     (folder / "params.yaml").write_text(yaml.safe_dump({"training_set": params}))
     # DVC's stage cache takes the working directory for a part of the repository
@@ -75,6 +96,30 @@ def make_training_set(config: Settings, agent: str) -> TrainingSet:
         raise TrainingFailed(f"dvc.lock names the training set {locked}, its content hashes to {id}")
     report = json.loads((output / "report.json").read_text())
     return TrainingSet(id, str(output), report["train"], report["heldout"], report["dropped"])
+
+
+def weights_served(config: Settings, agent: str) -> list[str]:
+    """Names of the weights this agent has been served with, oldest first: their positions are the version numbers
+    that training counts staleness by."""
+    known = pointers.versions(control.connect(config.control_db), agent)
+    names = [config.model.name, *(version.manifest.policy.served_name for version in known.values())]
+    return list(dict.fromkeys(names))
+
+
+def _together(config: Settings, folder: Path) -> list[str]:
+    try:
+        return tenancy.together(config, folder / "trajectories")
+    except RegistryError as error:
+        raise TrainingFailed(str(error)) from error
+
+
+def _require_gate(folder: Path) -> None:
+    file = folder / snapshot.GATE
+    verdict = json.loads(file.read_text()) if file.exists() else None
+    if verdict is None or verdict["snapshot"] != snapshot.directory_hash(folder / "trajectories"):
+        raise TrainingFailed(f"the data gate has not judged the present snapshot of {folder.name}")
+    if not verdict["passed"]:
+        raise TrainingFailed(f"the data gate refused the snapshot of {folder.name}: {verdict['summary']}")
 
 
 def train(

@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -34,6 +34,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_dir: str
     heldout_share: float
     limit: int
+    kind: Literal["sft", "rft", "groups", "preferences"] = "sft"
+    """sft: what people demonstrated and what was resolved; the others: `row_sets`."""
+    tenants: list[str] | None = None
+    versions: list[str] = []
+    temperature: float = 1.0
 
 
 class Writer:
@@ -62,7 +67,7 @@ class Writer:
 
 
 def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]:
-    """Write `train.jsonl`, `heldout.jsonl` and `report.json`; returns the report."""
+    """Write `train.jsonl` and `heldout.jsonl`; returns the report."""
     facts = corrections.established(cases)
     split = dataset.split(cases, params.heldout_share)
     chosen = dataset.select(cases, split, facts, params.limit)
@@ -85,18 +90,43 @@ def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]
         "heldout_tasks": sorted(split.heldout),
         "demonstrations": sorted(c.demonstration_id for c in chosen.train if c.demonstration_id),
         "own_successes": sorted(c.event_id for c in chosen.train if not c.demonstration_id),
+        "tenants": sorted({c.tenant for c in chosen.train}),
+        "eligibility": [
+            {"tenant": c.tenant, "trajectory": c.trajectory_id, "train": "allow"}
+            for c in (*chosen.train, *chosen.heldout)
+        ],
     }
-    (output / "report.json").write_text(json.dumps(report, indent=2, sort_keys=True))
     return report
 
 
 def main() -> int:
     import yaml
 
-    from flows import snapshot
+    from flows import row_sets, snapshot
 
-    told = yaml.safe_load(Path("params.yaml").read_text())["training_set"]
-    report = build(snapshot.read(Path("trajectories")), msgspec.convert(told, Params), Path("training-set"))
+    params = msgspec.convert(yaml.safe_load(Path("params.yaml").read_text())["training_set"], Params)
+    folder, output = Path("trajectories"), Path("training-set")
+    gate = json.loads(Path(snapshot.GATE).read_text())
+    if not gate["passed"] or gate["snapshot"] != snapshot.directory_hash(folder):
+        print(f"the data gate has not passed this snapshot: {gate['snapshot']}, {gate['summary']}", file=sys.stderr)
+        return 1
+    if params.kind == "sft":
+        cases = [c for c in snapshot.read(folder) if params.tenants is None or c.tenant in params.tenants]
+        report = build(cases, params, output)
+    else:
+        wanted = row_sets.Wanted(
+            kind=params.kind,
+            heldout_share=params.heldout_share,
+            tenants=params.tenants,
+            versions=params.versions,
+            temperature=params.temperature,
+            limit=params.limit,
+        )
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir(parents=True)
+        report = row_sets.build(snapshot.entries(folder), wanted, output)
+    report["gate"] = gate
+    (output / "report.json").write_text(json.dumps(report, indent=2, sort_keys=True))
     print(f"{report['train']} examples, {report['heldout']} held out, dropped: {report['dropped']}")
     return 0
 

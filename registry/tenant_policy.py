@@ -121,6 +121,8 @@ class TenantPolicy(_Policy, frozen=True):
     """By key id, below the tenant's own."""
     pooling: bool = False
     """May its data be pooled with other tenants' (asked beside the Cedar policy)?"""
+    federated: bool = False
+    """May an adapter trained on its data alone be averaged with other tenants'?"""
 
     @property
     def name(self) -> str:

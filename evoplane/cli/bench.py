@@ -47,3 +47,20 @@ def store(
     from benchmarks.store import store as measure  # only in the repository, and heavy
 
     show(measure(events, lambda line: err.print(line, style="dim", highlight=False)), json)
+
+
+@app.command("swap")
+def swap(
+    quick: Annotated[bool, typer.Option("--quick", help="40 requests instead of 200.")] = False,
+    json: Json = False,
+) -> None:
+    """Weights changed 5 times under traffic: failed requests, wrongly recorded tokens, how long a change takes.
+
+    Example: evoplane bench swap --json
+    """
+    from benchmarks.swap.run import run  # only in the repository, and heavy
+
+    found = run(settings().var, quick=quick, say=lambda line: err.print(line, style="dim", highlight=False))
+    show(found, json)
+    if found["failed_requests"] or found["wrong_version_tokens"] or not found["damaged_adapter"]["refused"]:
+        raise typer.Exit(1)

@@ -25,7 +25,7 @@ from evoplane.settings import Settings
 from evoplane.stack import supervisor
 from examples.support.desk import Desk, Ticket
 from examples.support.scenario import FACTS_AT_START, TENANTS, fact_sentence, facts_now, requests
-from registry import approvals, audit, control, pointers, prefect_runs, tenants, versions
+from registry import approvals, audit, control, pointers, prefect_runs, tenant_policy, tenants, versions
 from registry.manifest import Manifest, MemoryItem, Policy
 from services.proxy.store import open_reader
 
@@ -111,6 +111,7 @@ class Story:
         connection = control.connect(self._config.control_db)
         for id, name in TENANTS.items():
             tenants.create_tenant(connection, id, name, train="allow")
+            tenant_policy.put(connection, id, tenant_policy.TenantPolicy(pooling=True), "demo")
         model = self._config.model.name
         tenants.create_agent(connection, AGENT, model, "examples.support.shop:Shop", (APPROVER,))
         manifest = Manifest(policy=Policy(base=model, served_name=model), memory=_facts_at_start())

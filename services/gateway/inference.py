@@ -175,6 +175,8 @@ class Call:
             if response is None:
                 return
             self._upstream_s = time.monotonic() - started
+            if upstream.own:
+                self._exchange.weights = response.headers.get("x-evoplane-weights", "")
             async with response:
                 streaming = response.content_type == "text/event-stream" and response.status == 200
                 if streaming:

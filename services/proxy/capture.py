@@ -58,6 +58,8 @@ class Exchange:
     retried = False
     """Did the client call this a retry?"""
     line: Line = "main"
+    weights = ""
+    """Which base weights answered, as our worker says; empty while they are those it started with."""
     model: str | None = None
     """The model asked for at an upstream that isn't our worker."""
     held: Reservation | None = None
@@ -264,7 +266,8 @@ class Exchange:
         if len(completion.choices) != 1:
             return Tokens(prompt_token_ids=prompt)
         (choice,) = completion.choices.values()
-        served = f"{self.version.manifest.policy.served_name}/{self.version.version}"
+        weights = f"@{self.weights}" if self.weights else ""
+        served = f"{self.version.manifest.policy.served_name}{weights}/{self.version.version}"
         ids: list[int] | dict[str, Any] = prompt
         if self.session.tokens is not None:
             event_id, before = self.session.tokens

@@ -16,8 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from evoplane.settings import Settings
 from services.worker.policies import PolicyError
+from services.worker.serving.base_weights import BaseWeights, Kept
 from services.worker.serving.policies import Policies, Policy, PolicyConflict, Probe, ProbeMismatch
+from services.worker.serving.updates import Update, Updates
 from services.worker.serving.vllm import VllmError, VllmServer
+from services.worker.serving.weights import WeightsError
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
@@ -45,14 +48,33 @@ class PolicyBody(BaseModel):
     probe: ProbeBody | None = None
 
 
+class WeightsBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    path: str
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    probe: ProbeBody | None = None
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The service and the vLLM server it owns."""
-    policies = Policies(settings.var / "worker" / "policies.json", settings.worker.probe_tolerance)
+    worker, updates = settings.worker, Updates()
+    policies = Policies(settings.var / "worker" / "policies.json", worker.probe_tolerance, updates)
+    base = BaseWeights(
+        settings.var / "worker" / "weights.json",
+        settings.model_dir.absolute(),
+        settings.model.name,
+        worker.probe_tolerance,
+        updates,
+    )
 
     async def restore() -> None:
+        await base.restore(server)
         await policies.restore(server)
 
     server = VllmServer(settings, restore)
+    server.weights = base.directory
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +97,11 @@ def create_app(settings: Settings) -> FastAPI:
     @app.get("/v1/policies")
     async def list_policies() -> dict[str, Any]:
         served = [msgspec.to_builtins(policy) for policy in policies.served()]
-        return {"base": settings.model.name, "policies": served}
+        return {"base": settings.model.name, "weights": base.name, "policies": served}
+
+    @app.get("/v1/updates")
+    async def list_updates() -> dict[str, Any]:
+        return {"updates": [_update(update) for update in updates.listed()]}
 
     @app.post("/v1/policies")
     async def add_policy(body: PolicyBody) -> Response:
@@ -86,28 +112,65 @@ def create_app(settings: Settings) -> FastAPI:
         if server.state != "serving":
             return _error(503, f"vLLM is {server.state}; try again when /healthz is 200")
         try:
-            difference = await policies.add(server, policy)
-        except PolicyError as error:
-            return _error(404, str(error))
-        except PolicyConflict as error:
-            return _error(409, str(error))
-        except ProbeMismatch as error:
-            return _error(409, str(error), **error.numbers)
-        except VllmError as error:
-            return _error(400 if error.status < 500 else 502, str(error))
-        return JSONResponse({"name": body.name, "digest": body.digest, "probe_difference": difference})
+            update = await policies.add(server, policy)
+        except _REFUSALS as error:
+            return _refused(error)
+        return JSONResponse(_update(update))
 
     @app.delete("/v1/policies/{name}")
-    async def delete_policy(name: str) -> Response:
+    async def delete_policy(name: str, drain_s: float | None = None) -> Response:
         try:
-            removed = await policies.remove(server, name)
+            removed = await policies.remove(server, name, worker.drain_s if drain_s is None else drain_s)
         except VllmError as error:
             return _error(502, str(error))
-        if not removed:
+        if removed is None:
             return _error(404, f"no policy {name} is served")
-        return JSONResponse({"name": name, "removed": True})
+        return JSONResponse({"name": name, "removed": True, **removed})
+
+    @app.put("/v1/weights")
+    async def change_weights(body: WeightsBody) -> Response:
+        probe = Probe(**body.probe.model_dump()) if body.probe else None
+        return await _change(Kept(name=body.name, path=body.path, digest=body.digest), probe)
+
+    @app.delete("/v1/weights")
+    async def former_weights() -> Response:
+        """Back to the configured model."""
+        return await _change(None, None)
+
+    async def _change(wanted: Kept | None, probe: Probe | None) -> Response:
+        if not worker.full_weights:
+            return _error(403, "in-place updates of the base weights are off: see worker.full_weights")
+        if server.state != "serving":
+            return _error(503, f"vLLM is {server.state}; try again when /healthz is 200")
+        try:
+            update = await base.change(server, policies, wanted, probe, worker.drain_s)
+        except _REFUSALS as error:
+            return _refused(error)
+        return JSONResponse(_update(update))
 
     return app
+
+
+_REFUSALS = (PolicyError, WeightsError, PolicyConflict, ProbeMismatch, VllmError)
+
+
+def _refused(error: Exception) -> JSONResponse:
+    """Why nothing was changed."""
+    match error:
+        case PolicyError() | WeightsError():
+            return _error(404, str(error))
+        case ProbeMismatch():
+            return _error(409, str(error), **error.numbers)
+        case VllmError() if error.status >= 500:
+            return _error(502, str(error))
+        case VllmError():
+            return _error(400, str(error))
+        case _:
+            return _error(409, str(error))
+
+
+def _update(update: Update) -> dict[str, Any]:
+    return {name: getattr(update, name) for name in update.__struct_fields__ if name != "since"}
 
 
 def _error(status: int, message: str, **numbers: Any) -> JSONResponse:

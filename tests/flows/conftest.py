@@ -19,7 +19,7 @@ import pytest
 from evoplane.settings import Settings
 from examples.support.desk import Desk, Ticket
 from examples.support.scenario import FACTS_AT_START, TENANTS, fact_sentence, facts_now, requests
-from registry import approvals, audit, control, pointers, prefect_runs, tenants, versions
+from registry import approvals, audit, control, pointers, prefect_runs, tenant_policy, tenants, versions
 from registry.manifest import Manifest, MemoryItem, Policy
 from tests.flows.model import ScriptedModel
 
@@ -42,6 +42,7 @@ class World:
     def set_up_agent(self) -> None:
         for id, name in TENANTS.items():
             tenants.create_tenant(self.connection, id, name, train="allow")
+            tenant_policy.put(self.connection, id, tenant_policy.TenantPolicy(pooling=True), "test")
         model = self.config.model.name
         tenants.create_agent(self.connection, AGENT, model, None, ("dana",))
         memory = tuple(

@@ -14,11 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
+from evaluators.quality import Finding, QualityResult
 from evoplane.settings import Settings
 from flows import locks, snapshot, training
 from registry import control, tenants, versions
 from services.worker.policies import policy_digest
 
+PASSED = QualityResult(True, 24, 1, 1, ())
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}{{ m.tool_calls[0].function.name }} "
     "{{ m.tool_calls[0].function.arguments }}{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}"
@@ -67,6 +69,7 @@ def config(tmp_path: Path) -> Settings:
     rows = [trajectory(n, texts[n % 4], f"A{n}0", "deny" if n == 8 else "allow") for n in range(24)]
     lines = [json.dumps({"tools": {"c": []}, "records": r}) for r in rows]
     (folder / "northwind.jsonl").write_text("\n".join(lines) + "\n")
+    snapshot.pass_gate(config, "support", PASSED)
     return config
 
 
@@ -88,6 +91,17 @@ def test_the_same_snapshot_gives_the_same_set_without_running_again(config: Sett
     stamp = (Path(first.path) / "train.jsonl").stat().st_mtime_ns
     assert training.make_training_set(config, "support") == first
     assert (Path(first.path) / "train.jsonl").stat().st_mtime_ns == stamp
+
+
+def test_no_set_is_made_of_a_snapshot_that_the_data_gate_refused_or_never_saw(config: Settings):
+    snapshot.pass_gate(config, "support", QualityResult(False, 24, 1, 1, (Finding("rewards", "3 unexpected of 24"),)))
+    with pytest.raises(training.TrainingFailed, match=r"refused the snapshot of support.*3 unexpected"):
+        training.make_training_set(config, "support")
+    folder = config.snapshots_dir / "support"
+    with (folder / "trajectories" / "northwind.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(training.TrainingFailed, match="has not judged the present snapshot"):
+        training.make_training_set(config, "support")
 
 
 def test_a_second_writer_waits_for_the_first(config: Settings):
@@ -125,7 +139,7 @@ class OneTrajectory:
         return ["northwind", "lumen"]
 
     def trajectories(self, tenant: str, **_: object) -> list[Any]:
-        return [SimpleNamespace(trajectory_id=tenant)]
+        return [SimpleNamespace(trajectory_id=tenant, closed="ended")]
 
     def records(self, _: str, __: str) -> list[dict[str, Any]]:
         return trajectory(1, "Cancel {} for me.", "A10", "allow")

@@ -23,7 +23,7 @@ from examples.support.scenario import (
     facts_now,
     requests,
 )
-from registry import control, pointers, tenants, versions
+from registry import control, pointers, tenant_policy, tenants, versions
 from registry.manifest import Manifest, MemoryItem, Policy
 
 AGENT = "support"
@@ -82,6 +82,7 @@ def keys(config: Settings, connection: sqlite3.Connection) -> dict[str, str]:
     """The agent, its first version with yesterday's facts, and a key for each tenant."""
     for id, name in TENANTS.items():
         tenants.create_tenant(connection, id, name, train="allow")
+        tenant_policy.put(connection, id, tenant_policy.TenantPolicy(pooling=True), "test")
     tenants.create_agent(connection, AGENT, config.model.name, "examples.support.shop:Shop", (APPROVER,))
     memory = tuple(
         MemoryItem(

@@ -19,6 +19,10 @@ from evoplane.settings import Settings
 from services.worker import process
 
 TEMPLATE = Path(__file__).parent / "smollm2-tools.jinja"
+INSIDE = Path(__file__).parent / "inside"
+"""What vLLM imports of ours; a folder of its own, so that nothing else here gets into its environment."""
+_PROBE = {"x-evoplane-probe": "1"}
+"""Passes the gate while users' requests wait at it."""
 _CACHE_BLOCK_TOKENS = 32
 """Only whole blocks are shared between prompts. vLLM's 128 on CPUs is longer than the common start of
 an agent's short prompts (tools and system text), which then is computed again for every request."""
@@ -34,15 +38,15 @@ class VllmError(Exception):
         self.status = status
 
 
-def command(settings: Settings) -> list[str]:
-    """The command line of the server."""
+def command(settings: Settings, weights: Path | None = None) -> list[str]:
+    """The command line of the server; `weights` is the model directory when it is not the configured base."""
     worker = settings.worker
     return [
         # not resolved: the path of the link, not of its target, is what makes it the environment's
         str(Path.cwd() / worker.vllm_python),
         "-m",
         "vllm.entrypoints.openai.api_server",
-        f"--model={settings.model_dir.resolve()}",
+        f"--model={(weights or settings.model_dir).resolve()}",
         f"--served-model-name={settings.model.name}",
         "--host=127.0.0.1",
         f"--port={worker.vllm_port}",
@@ -62,27 +66,35 @@ def command(settings: Settings) -> list[str]:
         "--logprobs-mode=processed_logprobs",
         "--distributed-executor-backend=uni",
         "--enable-scale-out",
+        "--middleware=evoplane_gate.Gate",
     ]
 
 
 def environment(settings: Settings) -> dict[str, str]:
     """The server's environment: offline, silent, adapters loadable at run time."""
-    return os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_PLUGINS": "",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        # "auto" binds the engine to all cores but one and leaves that one idle: on two cores, half the
-        # machine, and the same half for every vLLM on it
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(settings.worker.threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        # the engine runs its one worker itself: a process less to start, and its memory
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
+    # in-place weights and the reset of the prefix cache are among vLLM's development endpoints
+    full = {"VLLM_SERVER_DEV_MODE": "1"} if settings.worker.full_weights else {}
+    return (
+        os.environ
+        | full
+        | {
+            "PYTHONPATH": str(INSIDE),
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_PLUGINS": "",
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            # "auto" binds the engine to all cores but one and leaves that one idle: on two cores, half the
+            # machine, and the same half for every vLLM on it
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(settings.worker.threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            # the engine runs its one worker itself: a process less to start, and its memory
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        }
+    )
 
 
 class VllmServer:
@@ -97,6 +109,8 @@ class VllmServer:
         self.log = settings.logs_dir / "vllm.log"
         self.state = "stopped"
         """stopped | starting | serving | failed"""
+        self.weights: Path | None = None
+        """Directory of the base weights when they are not the configured ones."""
         self.restarts = 0
 
     @property
@@ -137,13 +151,43 @@ class VllmServer:
         answer = await self._post(
             "/v1/completions",
             {"model": name, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+            _PROBE,
         )
         per_token = answer.json()["choices"][0]["prompt_logprobs"][len(prompt) :]
         return [entry[str(token)]["logprob"] for token, entry in zip(completion, per_token, strict=True)]
 
-    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def in_flight(self, name: str) -> int:
+        """Requests that are being answered under this name now."""
+        return int((await self._gate({}))["in_flight"].get(name, 0))
+
+    async def hold(self) -> int:
+        """Let no further request begin; gives how many are still being answered."""
+        return sum((await self._gate({"hold": True}))["in_flight"].values())
+
+    async def release(self, weights: str) -> None:
+        """Let those begin that wait; their answers are stamped with the name of the base weights."""
+        await self._gate({"hold": False, "weights": weights})
+
+    async def reload(self, directory: Path, weights: str) -> None:
+        """Replace the base weights in place. Only while nothing runs; what was cached of the old ones is dropped."""
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(directory)}}
+        await self._post("/collective_rpc", body)
+        await self._post("/reset_prefix_cache", {})
+        await self._post("/update_weight_version", {"new_version": weights})
+
+    async def restart(self) -> None:
+        """End the engine; its keeper starts another with the weights that are in force."""
+        if self._child is not None:
+            self.state = "failed"
+            await asyncio.to_thread(process.stop, self._child)
+
+    async def _gate(self, told: dict[str, Any]) -> dict[str, Any]:
+        state: dict[str, Any] = (await self._post("/evoplane/gate", told)).json()
+        return state
+
+    async def _post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> httpx.Response:
         try:
-            answer = await self.client.post(path, json=body)
+            answer = await self.client.post(path, json=body, headers=headers)
         except httpx.HTTPError as error:
             raise VllmError(f"vLLM did not answer {path}: {error!r}; see {self.log}") from error
         if answer.is_error:
@@ -156,7 +200,9 @@ class VllmServer:
             self.state = "starting"
             backoff.started()
             # from the event loop's thread, which lives as long as this process: see process.start
-            self._child = process.start(command(self._settings), env=environment(self._settings), log=self.log)
+            self._child = process.start(
+                command(self._settings, self.weights), env=environment(self._settings), log=self.log
+            )
             try:
                 await self._until_up(self._child)
                 await self._on_start()

@@ -1,0 +1,130 @@
+"""A gateway and a worker with a real vLLM, in a run-time directory of their own, for measurements that need both."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.gateway.servers import CannotStart, free_port, inherited, server
+from evoplane.settings import Settings, settings
+from registry import control, pointers, tenants
+from registry.manifest import AgentVersion, Manifest, Policy
+
+Say = Callable[[str], None]
+
+_START_S = 420.0
+_FLIP_S = 10.0
+
+
+@dataclass
+class Live:
+    """What is running, and the means to change it."""
+
+    config: Settings
+    connection: Any
+    secrets: dict[str, str]
+    """Tenant → its agent's key."""
+    operator: str
+    agent: str
+
+    @property
+    def base_url(self) -> str:
+        """What an agent is told."""
+        return f"{self.config.gateway_url}/v1"
+
+    def register(self, label: str, policy: Policy, parent: str | None = None) -> AgentVersion:
+        """Make a version known to the gateway; nobody is served by it yet."""
+        manifest = Manifest(policy=policy)
+        version = AgentVersion(
+            agent=self.agent, version=label, digest=manifest.digest, manifest=manifest, parent=parent
+        )
+        pointers.put_version(self.connection, version)
+        return version
+
+    def flip(self, label: str, why: str) -> float:
+        """Serve the version; gives the seconds until the gateway says that it does."""
+        began = time.monotonic()
+        pointers.set_champion(self.connection, self.agent, label, why, "bench")
+        headers = {"authorization": f"Bearer {self.operator}"}
+        while time.monotonic() - began < _FLIP_S:
+            route = httpx.get(f"{self.config.gateway_url}/v1/agents/{self.agent}/route", headers=headers).json()
+            if route.get("champion") == label:
+                return time.monotonic() - began
+            time.sleep(0.01)
+        raise RuntimeError(f"the gateway does not serve version {label} after {_FLIP_S:.0f} s")
+
+
+@contextmanager
+def live(
+    var: Path,
+    say: Say,
+    *,
+    models: Path | None = None,
+    tenant_names: tuple[str, ...] = ("northwind",),
+    agent: str = "tool-agent",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Live]:
+    """Both servers until the block ends. Raises `CannotStart`."""
+    here = settings()
+    var.mkdir(parents=True, exist_ok=True)
+    ports = {"gateway.port": free_port(), "worker.port": free_port(), "worker.vllm_port": free_port()}
+    told = {
+        "paths.var": str(var.absolute()),
+        "paths.models": str((models or here.paths.models).absolute()),
+        "worker.vllm_python": str(Path.cwd() / here.worker.vllm_python),
+        "worker.threads": "1",
+        **{name: str(port) for name, port in ports.items()},
+        **(environment or {}),
+    }
+    env = inherited(**{f"EVOPLANE_{name.replace('.', '__').upper()}": value for name, value in told.items()})
+    config = _configured(told)
+    connection = control.connect(config.control_db)
+    secrets = _people(connection, tenant_names, agent, config)
+    with ExitStack() as stack:
+        say("starting vLLM (about a minute of computing) and the gateway")
+        worker = (sys.executable, "-m", "services.worker")
+        stack.enter_context(server(worker, config.worker.port, "/healthz", var / "worker.log", env, 60))
+        gateway = (sys.executable, "-m", "services.gateway")
+        stack.enter_context(server(gateway, config.gateway.port, "/healthz", var / "gateway.log", env, 60))
+        _until_serving(config)
+        operator = tenants.create_key(connection, tenant_names[0], agent, "operate", owner="bench")[1]
+        yield Live(config, connection, secrets, operator, agent)
+
+
+def _configured(told: Mapping[str, str]) -> Settings:
+    sections: dict[str, dict[str, str]] = {}
+    for name, value in told.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return Settings.model_validate(sections)
+
+
+def _people(connection: Any, names: tuple[str, ...], agent: str, config: Settings) -> dict[str, str]:
+    if agent not in {known.name for known in tenants.list_agents(connection)}:
+        tenants.create_agent(connection, agent, config.model.name, approvers=("bench",))
+    known_tenants = {tenant.id for tenant in tenants.list_tenants(connection)}
+    secrets = {}
+    for name in names:
+        if name not in known_tenants:
+            tenants.create_tenant(connection, name, train="allow")
+        secrets[name] = tenants.create_key(connection, name, agent, "serve", owner="bench")[1]
+    return secrets
+
+
+def _until_serving(config: Settings) -> None:
+    ends = time.monotonic() + _START_S
+    while time.monotonic() < ends:
+        try:
+            if httpx.get(f"{config.worker_url}/healthz", timeout=5).is_success:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise CannotStart(f"vLLM is not up after {_START_S:.0f} s: see {config.logs_dir}")
