@@ -169,6 +169,18 @@ class Surfaces(_Section):
     policy_risk: float = Field(0.0, ge=0, description="the same for a policy update")
 
 
+class Replay(_Section):
+    environments: dict[str, str] = Field(
+        {}, description="by agent: the environment its tool calls are tried in, a name or module:callable"
+    )
+    protected_tools: list[str] = Field([], description="tools a candidate must not call; each call is a violation")
+    repeats: int = Field(1, ge=1, description="times a candidate answers each case, under seeds of their own")
+    max_steps: int = Field(24, ge=1, description="answers a re-made conversation may take")
+    teacher_url: str = Field("", description="a stronger model's OpenAI-compatible endpoint, for training data")
+    teacher_model: str = Field("", description="the stronger model's name there")
+    teacher_key_env: str = Field("", description="environment variable that holds its API key")
+
+
 class Delivery(_Section):
     shadow_share: float = Field(0.5, description="share of live sessions mirrored to the shadow")
     shadow_sessions: int = Field(8, description="mirrored sessions the shadow stage needs")
@@ -251,6 +263,7 @@ class Settings(_Section):
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
     surfaces: Surfaces = Surfaces()
+    replay: Replay = Replay()
     delivery: Delivery = Delivery()
     harvest: Harvest = Harvest()
     upstreams: dict[str, UpstreamSettings] = {}

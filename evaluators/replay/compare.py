@@ -82,25 +82,45 @@ def compare(
     it, what the tape judged is deterministic and the rest non_replayable. A case answered several times is one
     observation: its share of successes over the repeats that could be judged.
     """
-    population = cases if population is None else population
     results = [r for case in cases for r in _judged(case, answers.get(case.event_id))]
+    known: Mapping[str, Klass] = classes if classes is not None else _judgeable(results)
+    return from_results(
+        results,
+        [(c.tenant, bool(c.success)) for c in (cases if population is None else population)],
+        alpha,
+        unanswered=sum(a is None for case in cases for a in _repeats(answers.get(case.event_id))),
+        safety=safety,
+        classes=[known.get(case.event_id, "non_replayable") for case in cases],
+    )
+
+
+def from_results(
+    results: Sequence[CaseResult],
+    population: Sequence[tuple[str, bool]],
+    alpha: float = 0.05,
+    *,
+    unanswered: int = 0,
+    safety: Safety = NOT_TESTED,
+    classes: Sequence[Klass] = (),
+) -> Replay:
+    """The comparison from judged results; `population` has the tenant and recorded success of all usable cases."""
     fixed, lost = _changes(results, alpha)
     return Replay(
         results=tuple(results),
-        improvement=stratified(fixed, lost, _failures(population, alpha)),
+        improvement=stratified(fixed, lost, _failures([ok for _, ok in population], alpha)),
         fixed=fixed,
         lost=lost,
         by_tenant={
             tenant: stratified(
                 *_changes([r for r in results if r.tenant == tenant], alpha),
-                _failures([c for c in population if c.tenant == tenant], alpha),
+                _failures([ok for whose, ok in population if whose == tenant], alpha),
             )
             for tenant in sorted({r.tenant for r in results})
         },
         unknown=sum(r.candidate == "unknown" for r in results),
-        unanswered=sum(a is None for case in cases for a in _repeats(answers.get(case.event_id))),
+        unanswered=unanswered,
         safety=safety,
-        klass=shares(_classes(results, classes)),
+        klass=shares(classes),
     )
 
 
@@ -162,12 +182,9 @@ def _share(group: Sequence[CaseResult], judgement: Judgement) -> float:
     return sum(r.candidate == judgement for r in group) / len(group)
 
 
-def _failures(population: Sequence[Case], alpha: float) -> Interval:
-    return wilson(sum(not c.success for c in population), len(population), alpha)
+def _judgeable(results: Sequence[CaseResult]) -> Mapping[str, Klass]:
+    return {r.event_id: "non_replayable" if r.candidate == "unknown" else "deterministic" for r in results}
 
 
-def _classes(results: Sequence[CaseResult], given: Mapping[str, Klass] | None) -> list[Klass]:
-    judged = {r.event_id: r.candidate != "unknown" for r in results}
-    if given is None:
-        return ["deterministic" if known else "non_replayable" for known in judged.values()]
-    return [given.get(event_id, "non_replayable") for event_id in judged]
+def _failures(successes: Sequence[bool], alpha: float) -> Interval:
+    return wilson(successes.count(False), len(successes), alpha)

@@ -26,6 +26,7 @@ from evoplane.cli import (
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
+from evoplane.cli.replay import replay
 from evoplane.settings import SettingsError
 from registry.tenants import RegistryError
 from services.proxy.engines.base import Misconfigured, StorageFailed
@@ -51,7 +52,7 @@ app.add_typer(bench.app, name="bench")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
-    *(lineage.lineage, feedback, demo),
+    *(replay, lineage.lineage, feedback, demo),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)

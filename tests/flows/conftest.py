@@ -33,6 +33,8 @@ class World:
     def __init__(self, config: Settings):
         self.config = config
         self.keys: dict[str, str] = {}
+        self.environment: dict[str, str] = {}
+        """What the deployment's processes were started with."""
         self._batch = 0
 
     @property
@@ -160,6 +162,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         log = (var / f"{name}.log").open("wb")
         processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
     deployment = World(config)
+    deployment.environment = environment
     try:
         for url in (f"{config.prefect_api_url}/health", f"{config.mlflow_url}/health", f"{config.gateway_url}/healthz"):
             wait_for(lambda url=url: answers(url), url, _START_S)
