@@ -173,6 +173,12 @@ async def _ready(gateway: Gateway, request: Request, send: Send) -> None:
     await respond_json(send, 200 if ready else 503, detail, () if ready else ((b"retry-after", b"1"),))
 
 
+async def _openapi(gateway: Gateway, request: Request, send: Send) -> None:
+    from services.gateway.openapi import document  # asked for once in a while
+
+    await respond_json(send, 200, document())
+
+
 async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
     text = gateway.metrics.render(gateway.store, gateway.shadow, len(gateway.sessions))
     await respond(send, 200, text.encode(), _TEXT)
@@ -197,7 +203,9 @@ _BELOW: dict[str, Callable[[Gateway, Request, Send, str], Awaitable[None]]] = {
 }
 """What is below a path; the handler gets the rest of it, and looks at the method itself."""
 
-_PROBES: dict[str, Handler] = {"": _alive, "/healthz": _alive, "/readyz": _ready, "/metrics": _metrics}
+_PROBES: dict[str, Handler] = {
+    "": _alive, "/healthz": _alive, "/readyz": _ready, "/metrics": _metrics, "/openapi.json": _openapi
+}  # fmt: skip
 """Cheap, without a key, and no sessions."""
 
 

@@ -33,19 +33,19 @@ _MOST = 64
 """Sessions in one group or one export."""
 
 
-class _Start(Struct):
+class StartSession(Struct):
     task_id: Annotated[str, Meta(pattern="^[!-~]{1,150}$")] = "task"
     api_key: str | None = None
     """One that was given out before, to go on under it."""
     group_size: Annotated[int, Meta(ge=1, le=_MOST)] = 1
 
 
-class _Reward(Struct):
+class SetReward(Struct):
     reward: float
     interaction_id: str | None = None
 
 
-class _Export(Struct):
+class Export(Struct):
     session_id: str | None = None
     session_ids: list[str] = []
     consumer: str | None = None
@@ -72,7 +72,7 @@ async def export_trajectories(gateway: Gateway, request: Request, send: Send) ->
     key = gateway.authenticate(request, "infer")
     if _under_a_session(gateway, request):
         raise errors.forbidden("export")
-    asked = await _read(gateway, request, _Export)
+    asked = await _read(gateway, request, Export)
     if asked.consumer is not None:
         asked.consumer = gateway.governor.name(key.tenant, asked.consumer)
     answer = await asyncio.to_thread(_export, gateway, key, asked)
@@ -84,7 +84,7 @@ async def _start_session(gateway: Gateway, request: Request, send: Send) -> None
     if _under_a_session(gateway, request):
         raise errors.forbidden("start sessions")
     gateway.require_recording(key.tenant)
-    asked = await _read(gateway, request, _Start)
+    asked = await _read(gateway, request, StartSession)
     asked.task_id = gateway.governor.name(key.tenant, asked.task_id)
     try:
         made = await asyncio.to_thread(_begin, gateway, key, asked)
@@ -101,7 +101,7 @@ async def _start_session(gateway: Gateway, request: Request, send: Send) -> None
     await respond_json(send, 201, answer)
 
 
-def _begin(gateway: Gateway, key: Key, asked: _Start) -> list[tuple[RlSession, str]]:
+def _begin(gateway: Gateway, key: Key, asked: StartSession) -> list[tuple[RlSession, str]]:
     group = new_id("gr") if asked.group_size > 1 else None
     with gateway.rl.connection() as connection, control.transaction(connection):
         return [
@@ -113,7 +113,7 @@ def _begin(gateway: Gateway, key: Key, asked: _Start) -> list[tuple[RlSession, s
 async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
     key, session_id = _speaker(gateway, request)
     gateway.require_recording(key.tenant)
-    asked = await _read(gateway, request, _Reward)
+    asked = await _read(gateway, request, SetReward)
     calls, rewards = await asyncio.to_thread(_recorded, gateway, key, session_id)
     if not calls:
         raise errors.malformed("No interactions in session")
@@ -212,7 +212,7 @@ def _answered(record: dict[str, Any]) -> bool:
     return record["record"] == "event" and record["kind"] == "llm_call" and record["y"]["status"] == "ok"
 
 
-def _export(gateway: Gateway, key: Key, asked: _Export) -> dict[str, Any]:
+def _export(gateway: Gateway, key: Key, asked: Export) -> dict[str, Any]:
     with gateway.rl.connection() as connection:
         if asked.ack is not None:
             if asked.consumer is None:
