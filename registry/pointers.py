@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from registry import audit
+from registry import audit, canaries, candidates
 from registry.control import data_version, now, transaction
 from registry.manifest import AgentVersion
 from registry.tenants import RegistryError
 
-__all__ = ["Route", "RouteChanged", "all_routes", "clear_canary", "clear_shadow", "data_version", "put_version",
-           "read_route", "rollback", "set_canary_weight", "set_champion", "start_canary", "start_shadow",
-           "versions"]  # fmt: skip
+__all__ = ["Route", "RouteChanged", "all_routes", "clear_canary", "clear_shadow", "data_version", "delete_version",
+           "put_version", "read_route", "resolve", "rollback", "set_canary_weight", "set_champion", "start_canary",
+           "start_shadow", "versions"]  # fmt: skip
 
 
 class RouteChanged(RegistryError):
@@ -36,7 +36,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     canary_weight: float = 0.0
     """Share of sessions, 0 to 1."""
     canary_tenants: tuple[str, ...] | None = None
-    """Tenants the canary may touch; None is all."""
+    """Tenants the canary may touch; None is all that have not opted out."""
+    canary_weights: dict[str, float] = {}
+    """Share of a tenant's sessions, where it is not `canary_weight`."""
     shadow: str | None = None
     shadow_share: float = 0.0
     salt: str = ""
@@ -93,6 +95,9 @@ def set_champion(
         if route is not None and route.champion == version:
             return route
         _expect(route, expected)
+        if route is not None:
+            _end_canary(connection, agent, "superseded", f"version {version} is champion now")
+            candidates.settle(connection, agent, route.champion, "superseded", f"by version {version}", actor)
         changed = Route(
             agent=agent,
             champion=version,
@@ -130,16 +135,23 @@ def start_canary(
     weight: float,
     tenants: tuple[str, ...] | None = None,
     actor: str = "deliver",
+    weights: Mapping[str, float] | None = None,
 ) -> Route:
-    """Expose `version` to a share of new sessions. Another candidate's canary ends with it."""
+    """Expose `version` to a share of new sessions, `weights` for single tenants. Another candidate's canary ends
+    with it, and so does what was learned about that one: a new candidate's test begins from nothing."""
     with transaction(connection):
         _require(connection, agent, version)
         route = read_route(connection, agent)
         if route.champion == version:
             raise RegistryError(f"version {version} is already the champion of {agent}")
         salt = route.salt if route.canary == version else secrets.token_hex(8)
-        changed = _change(route, canary=version, canary_weight=_share(weight), canary_tenants=tenants, salt=salt)
-        return _write(connection, changed, actor, "canary.start", {"version": version, "weight": weight})
+        own = {tenant: _share(share) for tenant, share in (weights or {}).items()}
+        canary = canaries.start(connection, agent, version, route.champion, _share(weight), tenants)
+        changed = _change(
+            route, canary=version, canary_weight=weight, canary_tenants=tenants, canary_weights=own, salt=salt
+        )
+        detail = {"version": version, "weight": weight, "id": canary.id, "tenants": tenants, "weights": own}
+        return _write(connection, changed, actor, "canary.start", detail)
 
 
 def set_canary_weight(
@@ -152,22 +164,31 @@ def set_canary_weight(
         if route.canary is None:
             raise RegistryError(f"{agent} has no canary")
         changed = _change(route, canary_weight=_share(weight))
+        canary = canaries.running(connection, agent)
+        if canary is not None:
+            canaries.reweigh(connection, canary, weight)
         return _write(connection, changed, actor, "canary.weight", {"version": route.canary, "weight": weight})
 
 
 def clear_canary(
-    connection: sqlite3.Connection, agent: str, why: str = "", actor: str = "deliver", only: str | None = None
+    connection: sqlite3.Connection,
+    agent: str,
+    why: str = "",
+    actor: str = "deliver",
+    only: str | None = None,
+    end: canaries.End = "withdrawn",
 ) -> Route:
     """Take the canary out: every new request, in whatever session, is on the champion again.
 
-    With `only`, if it is that version that is the canary.
+    `end` says how it ended. With `only`, if it is that version that is the canary.
     """
     with transaction(connection):
         route = read_route(connection, agent)
         if route.canary is None or (only is not None and route.canary != only):
             return route
-        cleared = _change(route, canary=None, canary_weight=0.0, canary_tenants=None)
-        return _write(connection, cleared, actor, "canary.stop", {"version": route.canary, "why": why})
+        _end_canary(connection, agent, end, why)
+        cleared = _change(route, canary=None, canary_weight=0.0, canary_tenants=None, canary_weights={})
+        return _write(connection, cleared, actor, "canary.stop", {"version": route.canary, "end": end, "why": why})
 
 
 def rollback(
@@ -194,6 +215,10 @@ def rollback(
         if target == route.champion and route.canary is None and route.shadow is None:
             return route
         stays = target == route.champion
+        _end_canary(connection, agent, "withdrawn", why)
+        if not stays:
+            candidates.settle(connection, agent, route.champion, "rolled_back", why, actor)
+            candidates.settle(connection, agent, target, "serving", why, actor)
         changed = Route(
             agent=agent,
             champion=target,
@@ -203,6 +228,47 @@ def rollback(
         )
         detail = {"from": route.champion, "to": target, "canary": route.canary, "why": why}
         return _write(connection, changed, actor, "rollback", detail)
+
+
+def delete_version(connection: sqlite3.Connection, agent: str, version: str) -> None:
+    """Forget a version; raises `RegistryError` for one that a pointer names, or that is on its way to users."""
+    with transaction(connection):
+        _require(connection, agent, version)
+        route = all_routes(connection).get(agent)
+        names = ("champion", "previous", "canary", "shadow")
+        named = [name for name in names if route is not None and getattr(route, name) == version]
+        if named:
+            raise RegistryError(f"version {version} of {agent} is its {named[0]}: move that pointer first")
+        known = candidates.get(connection, agent, version)
+        if known is not None and known.state in ("accepted", "shadow", "canary", "approval"):
+            raise RegistryError(f"version {version} of {agent} is being delivered (state {known.state})")
+        connection.execute("DELETE FROM versions WHERE agent=? AND version=?", (agent, version))
+        audit.append(connection, "cli", "version.delete", agent, {"version": version})
+
+
+def resolve(connection: sqlite3.Connection, agent: str, name: str) -> AgentVersion:
+    """A version by its label or by a pointer's name (`champion`, `previous`, `canary`, `shadow`).
+
+    Raises `RegistryError` when the pointer is not set, or names what does not exist.
+    """
+    label = name
+    if name in ("champion", "previous", "canary", "shadow"):
+        pointed = getattr(read_route(connection, agent), name)
+        if pointed is None:
+            raise RegistryError(f"{agent} has no {name}")
+        label = pointed
+    known = versions(connection, agent).get(label)
+    if known is None:
+        raise RegistryError(
+            f"{agent} has no version {label!r}" + (f", which its {name} names" if label != name else "")
+        )
+    return known
+
+
+def _end_canary(connection: sqlite3.Connection, agent: str, end: canaries.End, why: str) -> None:
+    canary = canaries.running(connection, agent)
+    if canary is not None:
+        canaries.move(connection, canary, end, why)
 
 
 def _write(
