@@ -188,7 +188,20 @@ class Delivery(_Section):
     canary_min_sessions: int = Field(24, description="judged canary sessions before it may pass")
     canary_step_sessions: int = Field(6, description="judged canary sessions before the next weight")
     harm_margin: float = Field(0.2, description="a canary this much worse than the champion must not pass")
-    alpha: float = Field(0.05, description="error probability of the sequential test")
+    canary_tenants: list[str] = Field([], description="tenants canaries may touch; empty: all that have not opted out")
+    canary_tenant_weights: dict[str, list[float]] = Field(
+        {}, description="single tenants' steps, where they are not canary_weights"
+    )
+    breach_signals: list[str] = Field(
+        ["safety_breach", "unsafe_action", "data_leak"],
+        description="signals and guardrails of which a single bad one ends a canary, or a watched promotion, at once",
+    )
+    latency_tolerance: float = Field(1.5, ge=1, description="a canary may take this many times the champion's time")
+    cost_tolerance: float = Field(1.5, ge=1, description="and use this many times its tokens")
+    alpha: float = Field(
+        0.05, description="error probability of the sequential test, over all metrics, tenants and looks together"
+    )
+    approvals_needed: int = Field(1, ge=1, description="distinct people who must approve a promotion; 2 is four eyes")
     stage_timeout_s: float = Field(900, description="a stage without enough traffic pauses after this long")
     approval_timeout_s: float = Field(7 * 24 * 3600, description="an unanswered approval is a rejection")
     watch_sessions: int = Field(12, description="judged sessions watched after a promotion")

@@ -28,7 +28,7 @@ from flows import (
 )
 from flows.exposure import StageResult
 from flows.rollback import roll_back
-from registry import approvals, audit, control, decisions, pointers, prefect_runs, tenants, versions
+from registry import approvals, audit, candidates, control, decisions, pointers, prefect_runs, tenants, versions
 from registry.manifest import AgentVersion
 from registry.policies import Policies
 from registry.tenants import RegistryError
@@ -43,6 +43,18 @@ from prefect.runtime import flow_run  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
 
 ABORTED = "evoplane.canary.aborted"
+_STATES: dict[str, candidates.State] = {
+    "Shadow abort": "aborted",
+    "Shadow inconclusive": "paused",
+    "Canary aborted": "aborted",
+    "Inconclusive": "paused",
+    "Rejected": "rejected",
+    "Expired": "expired",
+    "Superseded": "withdrawn",
+    "Promoted": "serving",
+    "Rolled back": "rolled_back",
+}
+"""How a delivery ends -> the state of its candidate, where it has not got there by itself."""
 _SUSPENSION_MARGIN_S = 60
 """Prefect gives up this much later than the approval itself expires, so that the record decides."""
 
@@ -71,7 +83,10 @@ def withdraw(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def take_out(connection: sqlite3.Connection, agent: str, version: str, why: str) -> None:
-    """End this version's shadow and canary; another version's stay."""
+    """End this version's shadow and canary; another version's stay. What is promoted or asked about is left alone."""
+    known = candidates.get(connection, agent, version)
+    if known is not None and known.state in ("accepted", "shadow", "canary"):
+        candidates.move(connection, agent, version, "withdrawn", why)
     pointers.clear_shadow(connection, agent, why, only=version)
     pointers.clear_canary(connection, agent, why, only=version)
 
@@ -98,6 +113,9 @@ def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
         detail = {"version": version, "outcome": "Already champion", "why": ""}
         audit.append(connection, "deliver", "delivery.ended", agent, detail)
         return Completed(name="Already champion", message=f"version {version} serves already")
+    known = candidates.get(connection, agent, version)
+    if known is not None and known.state == "withdrawn":  # this run died before, and was started again
+        candidates.move(connection, agent, version, "accepted")
     if not tenants.get_agent(connection, agent).approvers:
         return _end(config, agent, version, "No approver", "nobody could approve a promotion", failed=True)
     refused = load_policy(agent, version)
@@ -155,8 +173,20 @@ def confirm(
 def start(agent: str, version: str, champion: str, skip_shadow: bool) -> str:
     """Remember who was champion when the delivery began; a skipped gate is audited."""
     detail = {"version": version, "champion": champion, "skip_shadow": skip_shadow}
-    audit.append(control.connect(settings().control_db), "deliver", "delivery.started", agent, detail)
+    connection = control.connect(settings().control_db)
+    with control.transaction(connection):
+        audit.append(connection, "deliver", "delivery.started", agent, detail)
+        if champion != version:
+            begin(connection, agent, version)
     return champion
+
+
+def begin(connection: sqlite3.Connection, agent: str, version: str) -> None:
+    """The candidate's delivery begins, or begins anew after one that ended or died on the way."""
+    known = candidates.get(connection, agent, version)
+    if known is not None and known.state in ("shadow", "canary", "approval"):
+        candidates.move(connection, agent, version, "withdrawn", "delivered anew")
+    candidates.move(connection, agent, version, "accepted")
 
 
 @task(persist_result=True, task_run_name="load {version}")
@@ -204,6 +234,7 @@ def promote(agent: str, version: str, approval_id: str, approver: str, champion:
     with control.transaction(connection):
         if not approvals.in_force(connection, approvals.get(connection, approval_id)):
             raise RegistryError(f"approval {approval_id} is not in force any more")
+        candidates.move(connection, agent, version, "promoted", f"approval {approval_id}", approver)
         pointers.set_champion(connection, agent, version, f"approval {approval_id}", approver, expected=champion)
     return at
 
@@ -226,11 +257,13 @@ def ask(config: Settings, agent: str, version: str, champion: str, tried: StageR
     connection = control.connect(config.control_db)
     timeout_s = config.delivery.approval_timeout_s
     evidence = approval_evidence(config, agent, version, champion, tried)
-    approval = approvals.request(connection, agent, version, evidence, timeout_s, str(flow_run.id))
+    needed = config.delivery.approvals_needed
+    approval = approvals.request(connection, agent, version, evidence, timeout_s, str(flow_run.id), needed)
+    candidates.settle(connection, agent, version, "approval", approval.id)
     create_markdown_artifact(key=f"approval-{agent}", markdown=reports.approval_page(msgspec.to_builtins(approval)))
     attempt = 0
     while (approval := approvals.get(connection, approval.id)).status == "pending":
-        left = max(1, round(timeout_s)) + _SUSPENSION_MARGIN_S
+        left = max(1, round(approval.left_s())) + _SUSPENSION_MARGIN_S
         form = suspend_flow_run(wait_for_input=ApprovalForm, timeout=left, key=f"approval-{attempt}")
         attempt += 1
         approval = approvals.get(connection, approval.id)
@@ -285,6 +318,9 @@ def abort_canary(config: Settings, agent: str, version: str, tried: StageResult)
 def _end(config: Settings, agent: str, version: str, name: str, message: str, failed: bool = False) -> Any:
     """End the delivery under a name; only what needs an engineer is a failure."""
     connection = control.connect(config.control_db)
+    end = _STATES.get(name)
+    if end is not None:
+        candidates.settle(connection, agent, version, end, message)
     take_out(connection, agent, version, message)
     audit.append(connection, "deliver", "delivery.ended", agent, {"version": version, "outcome": name, "why": message})
     mirroring.tags(config, connection, agent, version, {"delivery": f"{name}: {message}"})

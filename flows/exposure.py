@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from evaluators import replay
-from evaluators.canary import CanaryVerdict, Outcome, judge_canary
+from evaluators.canary import CanaryTest, CanaryVerdict, Outcome, judge_canary
+from evaluators.canary_outcomes import Arrivals, breach_of, scales
 from evaluators.cases import Case
 from evaluators.intervals import Interval, wilson
 from evoplane.settings import Settings
 from flows.reading import CaseReader, served
-from registry import control, pointers
+from registry import canaries, candidates, control, pointers, tenant_policy, tenants
 from services.proxy.store import open_reader
 
 _POLL_S = 1.5
@@ -38,6 +39,10 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     champion: int
     difference: Interval | None = None
     """p(candidate) - p(champion)."""
+    metrics: dict[str, Interval] = {}
+    """Every metric's difference, where the stage compares more than one."""
+    detail: dict[str, Any] = {}
+    """What else the evidence says."""
     decided_at: str = ""
 
 
@@ -49,6 +54,7 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
     """
     connection = control.connect(config.control_db)
     started = control.now()
+    candidates.move(connection, agent, version, "shadow")
     champion = pointers.start_shadow(connection, agent, version, config.delivery.shadow_share).champion
     reader = CaseReader(open_reader(config), agent)
     need = config.delivery.shadow_sessions
@@ -74,44 +80,88 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
 def canary(config: Settings, agent: str, version: str, on_progress: OnProgress) -> StageResult:
     """Expose the candidate to a rising share of sessions until the sequential test has an answer.
 
-    On abort the canary is out before this returns; on pass too, since nobody watches it any more.
+    On abort the canary is out before this returns; on pass too, since nobody watches it any more. Without traffic it
+    is paused: nobody gets it, and nothing is concluded. A breach of safety ends it at once.
     """
     connection = control.connect(config.control_db)
     delivery = config.delivery
     weights = list(delivery.canary_weights)
+    allowed = tuple(delivery.canary_tenants) or None
     started = control.now()
-    champion = pointers.start_canary(connection, agent, version, weights[0]).champion
     reader = CaseReader(open_reader(config), agent)
+    history = served(reader.read(limit=config.monitor.window))
+    test = CanaryTest(
+        alpha=delivery.alpha,
+        harm_margin=delivery.harm_margin,
+        min_sessions=delivery.canary_min_sessions,
+        scales=scales(history, delivery.latency_tolerance, delivery.cost_tolerance),
+    )
+    arrivals = Arrivals(version, started, delivery.breach_signals)
+    candidates.move(connection, agent, version, "canary")
+    champion = pointers.start_canary(
+        connection, agent, version, weights[0], allowed, weights=_own_weights(delivery.canary_tenant_weights, 0)
+    ).champion
     step, steps_at = 0, 0
     last_growth = time.monotonic()
     seen = -1
     while True:
-        outcomes = canary_outcomes(reader.read(since=started), version, started)
-        verdict = judge_canary(
-            outcomes,
-            alpha=delivery.alpha,
-            harm_margin=delivery.harm_margin,
-            min_sessions=delivery.canary_min_sessions,
-        )
+        test.add(arrivals.new(reader.read(since=started), compared(config, allowed)))
+        verdict = test.verdict()
         route = pointers.read_route(connection, agent)
         if (route.canary, route.champion) != (version, champion):
-            reason = _withdrawn(route, champion)
-            pointers.clear_canary(connection, agent, why=reason, only=version)
-            return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
-        if verdict.state != "continue":
-            pointers.clear_canary(connection, agent, why=f"{verdict.state}: {verdict.reason}", only=version)
-            return _canary_result("abort" if verdict.state == "abort" else "pass", verdict)
+            return _out(config, agent, version, "withdrawn", _withdrawn(route, champion), verdict)
+        if verdict.state == "abort":
+            return _out(config, agent, version, "aborted", verdict.reason, verdict)
+        if verdict.state == "pass":
+            return _out(config, agent, version, "passed", verdict.reason, verdict)
         if verdict.canary > seen:
             seen, last_growth = verdict.canary, time.monotonic()
         if time.monotonic() - last_growth > delivery.stage_timeout_s:
             reason = f"no new judged canary session in {delivery.stage_timeout_s:.0f} s ({verdict.reason})"
-            pointers.clear_canary(connection, agent, why=reason, only=version)
-            return msgspec.structs.replace(_canary_result("inconclusive", verdict), reason=reason)
+            return _out(config, agent, version, "paused", reason, verdict)
         if step + 1 < len(weights) and verdict.canary - steps_at >= delivery.canary_step_sessions:
             step, steps_at = step + 1, verdict.canary
-            pointers.set_canary_weight(connection, agent, weights[step], only=version)
+            _step(config, agent, version, weights[step], allowed, step)
         on_progress(100 * min(1.0, verdict.canary / max(1, delivery.canary_min_sessions)))
         time.sleep(_POLL_S)
+
+
+def compared(config: Settings, allowed: tuple[str, ...] | None) -> list[str]:
+    """Tenants whose sessions a canary may touch: its own list less those that opted out; others' say nothing of it."""
+    connection = control.connect(config.control_db)
+    policies = tenant_policy.all_policies(connection)
+    return [
+        tenant.id
+        for tenant in tenants.list_tenants(connection)
+        if (allowed is None or tenant.id in allowed)
+        and policies.get(tenant.id, tenant_policy.DEFAULT).exposure == "canary"
+    ]
+
+
+def _step(
+    config: Settings, agent: str, version: str, weight: float, allowed: tuple[str, ...] | None, step: int
+) -> None:
+    """The next weight, unless somebody took the canary out meanwhile."""
+    connection = control.connect(config.control_db)
+    with control.transaction(connection):
+        if pointers.read_route(connection, agent).canary == version:
+            own = _own_weights(config.delivery.canary_tenant_weights, step)
+            pointers.start_canary(connection, agent, version, weight, allowed, weights=own)
+
+
+def _own_weights(given: dict[str, list[float]], step: int) -> dict[str, float]:
+    """Single tenants' weights at a step; whose steps are fewer stay at the last."""
+    return {tenant: steps[min(step, len(steps) - 1)] for tenant, steps in given.items() if steps}
+
+
+def _out(
+    config: Settings, agent: str, version: str, end: canaries.End, reason: str, verdict: CanaryVerdict
+) -> StageResult:
+    """Take the canary out first, then say how it ended."""
+    pointers.clear_canary(control.connect(config.control_db), agent, why=f"{end}: {reason}", only=version, end=end)
+    ends: dict[str, End] = {"aborted": "abort", "passed": "pass"}
+    result = _canary_result(ends.get(end, "inconclusive"), verdict)
+    return msgspec.structs.replace(result, reason=reason)
 
 
 def watch(
@@ -136,7 +186,7 @@ def watch(
         now = [c for c in served(reader.read(since=since), version) if c.success is not None and c.at >= since]
         now.sort(key=lambda c: (c.judged_at, c.event_id))
         verdict = judge_canary(
-            interleave(before, now, block),
+            interleave(before, now, block, config.delivery.breach_signals),
             alpha=config.delivery.alpha,
             harm_margin=config.delivery.harm_margin,
             min_sessions=need,
@@ -156,24 +206,7 @@ def watch(
         time.sleep(_POLL_S)
 
 
-def canary_outcomes(cases: Sequence[Case], version: str, since: str) -> list[Outcome]:
-    """One outcome a session of either arm since the canary began, in the order of judgement."""
-    first: dict[str, Case] = {}
-    for case in cases:
-        if case.purpose == "serve" and case.at >= since and case.role in ("champion", "canary"):
-            first.setdefault(case.session_id, case)
-    judged = [c for c in first.values() if c.success is not None or c.status != "ok"]
-    judged.sort(key=lambda c: (c.judged_at or c.at, c.event_id))
-    out = []
-    for case in judged:
-        if case.role == "canary" and case.agent_version != version:
-            continue
-        arm: Literal["champion", "canary"] = "canary" if case.role == "canary" else "champion"
-        out.append(Outcome(arm, bool(case.success), error=case.status != "ok"))
-    return out
-
-
-def interleave(before: Sequence[Case], now: Sequence[Case], block: int) -> list[Outcome]:
+def interleave(before: Sequence[Case], now: Sequence[Case], block: int, breaches: Sequence[str] = ()) -> list[Outcome]:
     """`block` earlier champion outcomes before each new one, so that each is compared with its share.
 
     What a new session is compared with never changes with later ones: the sequence that is tested must only
@@ -183,7 +216,8 @@ def interleave(before: Sequence[Case], now: Sequence[Case], block: int) -> list[
     for position, case in enumerate(now):
         share = before[position * block : (position + 1) * block]
         out += [Outcome("champion", bool(c.success), error=c.status != "ok") for c in share]
-        out.append(Outcome("canary", bool(case.success), error=case.status != "ok"))
+        breach = breach_of(case, breaches)
+        out.append(Outcome("canary", bool(case.success), error=case.status != "ok", breach=breach))
     return out
 
 
@@ -209,7 +243,10 @@ def _withdrawn(route: pointers.Route, champion: str) -> str:
 
 def _canary_result(end: End, verdict: CanaryVerdict) -> StageResult:
     return msgspec.structs.replace(
-        _result(end, verdict.reason, verdict.canary, verdict.champion), difference=verdict.success
+        _result(end, verdict.reason, verdict.canary, verdict.champion),
+        difference=verdict.success,
+        metrics=verdict.metrics,
+        detail={"tenants": msgspec.to_builtins(verdict.tenants)} if verdict.tenants else {},
     )
 
 

@@ -78,9 +78,12 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> int:
         """How many more people have to say yes."""
-        return (
-            max(0, self.needed - sum(g.decision == "approved" for g in self.grants)) if self.status == "pending" else 0
-        )
+        said = sum(grant.decision == "approved" for grant in self.grants)
+        return max(0, self.needed - said) if self.status == "pending" else 0
+
+    def left_s(self, at: datetime | None = None) -> float:
+        """Seconds until it expires."""
+        return (datetime.fromisoformat(self.expires_at) - (at or datetime.now(UTC))).total_seconds()
 
 
 def request(

@@ -119,6 +119,8 @@ class TenantPolicy(_Policy, frozen=True):
     budget: Budget = Budget()
     key_budgets: dict[str, Budget] = {}
     """By key id, below the tenant's own."""
+    exposure: Literal["canary", "shadow", "none"] = "canary"
+    """What may be tried on its sessions: canaries and shadows, shadows only (no user effect), or nothing."""
     pooling: bool = False
     """May its data be pooled with other tenants' (asked beside the Cedar policy)?"""
     federated: bool = False

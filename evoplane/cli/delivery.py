@@ -11,7 +11,7 @@ import typer
 
 from evoplane.cli.output import Json, err, show
 from evoplane.settings import settings
-from registry import approvals, control, pointers, policies, prefect_runs
+from registry import approvals, candidates, control, pointers, policies, prefect_runs
 from registry.tenants import RegistryError
 from services.worker import client
 
@@ -57,7 +57,9 @@ def promote(
                 f"version {version} of {agent} has no approval in force (it ends with its delivery, and with a"
                 " rollback): `evoplane deliver` asks for one"
             )
-        route = pointers.set_champion(connection, agent, version, f"approval {approved[-1].id}", getpass.getuser())
+        why = f"approval {approved[-1].id}"
+        candidates.settle(connection, agent, version, "promoted", why, getpass.getuser())
+        route = pointers.set_champion(connection, agent, version, why, getpass.getuser())
     _mirror(agent)
     show(msgspec.to_builtins(route), json)
 

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
+from registry import tenant_policy
 from registry.manifest import AgentVersion
 from registry.pointers import Route
 from services.proxy.sessions import Session
@@ -45,7 +46,7 @@ class Router:
             return Served(self._version(agent, UNREGISTERED), "champion")
         label = session.version
         if label is None or label not in (route.champion, route.canary) or not self._allowed(label, route, session):
-            label = assign(route, session.session_id, session.key.tenant)
+            label = assign(route, session.session_id, session.key.tenant, self._exposure(session.key.tenant))
             session.version = label
         return Served(self._version(agent, label), "canary" if label == route.canary else "champion")
 
@@ -54,16 +55,20 @@ class Router:
         route = self._control.picture.routes.get(session.key.agent)
         if route is None or route.shadow is None or session.key.purpose != "serve":
             return None
+        if self._exposure(session.key.tenant) == "none":
+            return None
         if _share(session.session_id, f"shadow/{route.shadow}") >= route.shadow_share:
             return None
         version = self._control.version(session.key.agent, route.shadow)
         return Served(version, "shadow") if version is not None else None
 
-    @staticmethod
-    def _allowed(label: str, route: Route, session: Session) -> bool:
-        """May the session stay where it is? A canary whose tenants shrank loses the others' sessions."""
-        tenants = route.canary_tenants
-        return label != route.canary or tenants is None or session.key.tenant in tenants
+    def _allowed(self, label: str, route: Route, session: Session) -> bool:
+        """May the session stay where it is? A tenant that is not in the canary (any more) loses its sessions there."""
+        tenant = session.key.tenant
+        return label != route.canary or weight_of(route, tenant, self._exposure(tenant)) > 0
+
+    def _exposure(self, tenant: str) -> str:
+        return self._control.picture.policies.get(tenant, tenant_policy.DEFAULT).exposure
 
     def _version(self, agent: str, label: str) -> AgentVersion:
         version = self._control.version(agent, label)
@@ -72,11 +77,20 @@ class Router:
         return version
 
 
-def assign(route: Route, session_id: str, tenant: str) -> str:
+def assign(route: Route, session_id: str, tenant: str, exposure: str = "canary") -> str:
     """Champion or canary for a session, the same on every gateway and after every restart."""
-    if route.canary is None or (route.canary_tenants is not None and tenant not in route.canary_tenants):
+    weight = weight_of(route, tenant, exposure)
+    if route.canary is None or weight == 0:
         return route.champion
-    return route.canary if _share(session_id, route.salt) < route.canary_weight else route.champion
+    return route.canary if _share(session_id, route.salt) < weight else route.champion
+
+
+def weight_of(route: Route, tenant: str, exposure: str = "canary") -> float:
+    """The share of a tenant's sessions that the canary gets: none of a tenant that it is not for, or that opted out."""
+    chosen = route.canary_tenants is None or tenant in route.canary_tenants
+    if route.canary is None or not chosen or exposure != "canary":
+        return 0.0
+    return route.canary_weights.get(tenant, route.canary_weight)
 
 
 def _share(session_id: str, salt: str) -> float:

@@ -15,7 +15,7 @@ from evaluators.canary import Outcome
 from evoplane.settings import Settings
 from flows import deliveries, exposure, mirroring, serve
 from flows.exposure import StageResult
-from registry import approvals, audit, control, pointers, tenants, versions
+from registry import approvals, audit, candidates, control, pointers, tenants, versions
 from registry.manifest import AgentVersion, Manifest, Policy
 from tests.evaluators.conftest import make_case
 
@@ -121,6 +121,8 @@ def test_the_hooks_are_on_the_flow() -> None:
 def test_a_stage_ends_when_somebody_changes_the_route(
     config: Settings, connection: sqlite3.Connection, stage: Any
 ) -> None:
+    delivery.begin(connection, AGENT, "2")
+
     def roll_back(_: float) -> None:
         pointers.rollback(connection, AGENT, "1", "an operator", "test")
 
@@ -131,6 +133,7 @@ def test_a_stage_ends_when_somebody_changes_the_route(
 def test_a_stage_does_not_take_out_the_canary_that_replaced_its_own(
     config: Settings, connection: sqlite3.Connection
 ) -> None:
+    delivery.begin(connection, AGENT, "2")
     ended = exposure.canary(config, AGENT, "2", lambda _: pointers.start_canary(connection, AGENT, "3", 0.5))
     assert ended.end == "inconclusive" and pointers.read_route(connection, AGENT).canary == "3"
 
@@ -157,6 +160,8 @@ def test_what_a_watched_session_is_compared_with_never_changes() -> None:
 
 
 def approved(connection: sqlite3.Connection) -> approvals.Approval:
+    for state in ("accepted", "canary", "approval"):
+        candidates.move(connection, AGENT, "2", state)  # type: ignore[arg-type]
     asked = approvals.request(connection, AGENT, "2", {}, 60, "run-1")
     return approvals.decide(connection, asked.id, "approved", "dana", "cli")[0]
 

@@ -7,6 +7,7 @@ import pytest
 
 from evaluators import corrections, dataset, diagnosis
 from evaluators.canary import Outcome
+from evaluators.canary_outcomes import Arrivals
 from evoplane.settings import Settings
 from flows import exposure
 from flows.interventions import INTERVENTIONS, Evidence
@@ -87,8 +88,9 @@ def test_a_canary_session_counts_once_and_only_for_its_own_version():
 
     cases = [seen("canary", "2", session_id="s1"), seen("canary", "2", session_id="s1"), seen("canary", "9"),
              seen("champion", "1"), seen("champion", "1", purpose="evaluate"), seen("shadow", "2")]  # fmt: skip
-    outcomes = exposure.canary_outcomes(cases, "2", "2026-01-31T00:00:00Z")
-    assert sorted(o.arm for o in outcomes) == ["canary", "champion"]
+    arrivals = Arrivals("2", "2026-01-31T00:00:00Z")
+    assert sorted(o.arm for o in arrivals.new(cases)) == ["canary", "champion"]
+    assert arrivals.new(cases) == []
 
 
 def test_the_watch_compares_each_new_session_with_its_share_of_the_old_ones():

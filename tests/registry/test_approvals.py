@@ -10,6 +10,7 @@ import pytest
 from evoplane.cli import delivery
 from evoplane.settings import Settings
 from registry import approvals, audit, pointers, tenants
+from registry.policies import Policies
 from registry.tenants import RegistryError
 
 WEEK_S = 7 * 24 * 3600
@@ -139,3 +140,80 @@ def test_promote_refuses_an_approval_from_before_a_rollback(
     pointers.rollback(connection, "support", "previous", "worse", "dana")
     with pytest.raises(RegistryError, match="no approval in force"):
         delivery.promote("support", "2", json=True)
+
+
+def four_eyes(connection: sqlite3.Connection) -> approvals.Approval:
+    return approvals.request(connection, "support", "2", {}, WEEK_S, "run-1", needed=2)
+
+
+def test_four_eyes_needs_two_distinct_people_and_the_same_one_twice_is_a_no_op(connection: sqlite3.Connection) -> None:
+    id = four_eyes(connection).id
+    first, changed = approvals.decide(connection, id, "approved", "dana", "cli", "looks right")
+    assert (first.status, first.missing, changed) == ("pending", 1, True)
+    again, changed = approvals.decide(connection, id, "approved", "dana", "prefect-ui")
+    assert (again, changed) == (first, False)
+    second, changed = approvals.decide(connection, id, "approved", "eli", "console")
+    assert (second.status, second.missing, changed) == ("approved", 0, True)
+    assert [(g.by, g.channel, g.reason) for g in second.grants] == [
+        ("dana", "cli", "looks right"),
+        ("eli", "console", ""),
+    ]
+
+
+def test_one_no_is_a_no_also_after_a_yes(connection: sqlite3.Connection) -> None:
+    id = four_eyes(connection).id
+    approvals.decide(connection, id, "approved", "dana", "cli")
+    assert approvals.decide(connection, id, "rejected", "eli", "cli")[0].status == "rejected"
+
+
+def test_without_the_second_approver_it_expires_and_says_who_had_said_yes(connection: sqlite3.Connection) -> None:
+    id = four_eyes(connection).id
+    approvals.decide(connection, id, "approved", "dana", "cli")
+    late = approvals.get(connection, id, datetime.now(UTC) + timedelta(days=8))
+    assert late.status == "expired" and not approvals.in_force(connection, late)
+    assert late.reason == "1 more would have had to approve in time (approved: dana)"
+
+
+def test_more_eyes_than_approvers_is_refused_when_it_is_asked(connection: sqlite3.Connection) -> None:
+    with pytest.raises(RegistryError, match="3 people must approve"):
+        approvals.request(connection, "support", "2", {}, WEEK_S, needed=3)
+
+
+def test_a_yes_to_evidence_that_changed_does_not_count(connection: sqlite3.Connection) -> None:
+    id = four_eyes(connection).id
+    approvals.decide(connection, id, "approved", "dana", "cli")
+    adopted = approvals.request(connection, "support", "2", {"lift": 0.1}, WEEK_S, "run-2", needed=2)
+    assert (adopted.id, adopted.missing) == (id, 2)
+
+
+def test_the_record_tells_a_name_a_key_proved_from_one_that_was_typed(connection: sqlite3.Connection) -> None:
+    id = four_eyes(connection).id
+    key, secret = tenants.create_key(connection, "acme", "support", "operate", owner="dana")
+    approvals.decide(connection, id, "approved", approvals.signer(connection, secret), "console")
+    done, _ = approvals.decide(connection, id, "approved", "eli", "prefect-ui")
+    assert [(g.by, g.authenticated, g.key_id) for g in done.grants] == [("dana", True, key.id), ("eli", False, None)]
+    assert [e.detail["authenticated"] for e in audit.entries(connection, id)[1:]] == [True, False]
+
+
+def test_a_key_decides_about_its_own_agent_and_only_with_the_scope(connection: sqlite3.Connection) -> None:
+    tenants.create_agent(connection, "other", "model", approvers=("dana",))
+    _, foreign = tenants.create_key(connection, "acme", "other", "operate", owner="dana")
+    with pytest.raises(RegistryError, match="is for other"):
+        approvals.decide(connection, ask(connection).id, "approved", approvals.signer(connection, foreign), "console")
+    _, serving = tenants.create_key(connection, "acme", "support", "serve", owner="dana")
+    for secret, why in ((serving, "may not approve"), ("evo_wrong", "not in force")):
+        with pytest.raises(RegistryError, match=why):
+            approvals.signer(connection, secret)
+
+
+def test_a_deployment_may_take_no_typed_names(connection: sqlite3.Connection) -> None:
+    strict = Policies(
+        'permit (principal, action == Action::"approve", resource)'
+        " when { resource.approvers.contains(principal.name) && context.authenticated };"
+    )
+    id = ask(connection).id
+    with pytest.raises(RegistryError, match="may not decide"):
+        approvals.decide(connection, id, "approved", "dana", "prefect-ui", policies=strict)
+    _, secret = tenants.create_key(connection, "acme", "support", "operate", owner="dana")
+    who = approvals.signer(connection, secret)
+    assert approvals.decide(connection, id, "approved", who, "console", policies=strict)[0].status == "approved"

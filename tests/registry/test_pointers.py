@@ -122,3 +122,19 @@ def test_clearing_one_version_leaves_anothers_canary_and_shadow(connection: sqli
     assert (route.canary, route.canary_weight, route.shadow) == ("3", 0.2, "3")
     pointers.clear_canary(connection, "support", only="3")
     assert pointers.clear_shadow(connection, "support", only="3").shadow is None
+
+
+def test_a_pointer_is_resolved_to_a_version_and_an_unset_one_is_an_error(connection: sqlite3.Connection) -> None:
+    assert pointers.resolve(connection, "support", "champion").version == "1"
+    assert pointers.resolve(connection, "support", "2").version == "2"
+    with pytest.raises(RegistryError, match="has no canary"):
+        pointers.resolve(connection, "support", "canary")
+
+
+def test_a_version_that_a_pointer_names_is_not_deleted(connection: sqlite3.Connection) -> None:
+    pointers.set_champion(connection, "support", "2", "better", "test")
+    for label in ("1", "2"):
+        with pytest.raises(RegistryError, match="move that pointer first"):
+            pointers.delete_version(connection, "support", label)
+    pointers.delete_version(connection, "support", "3")
+    assert set(pointers.versions(connection, "support")) == {"1", "2"}
