@@ -12,6 +12,7 @@ from evoplane import __version__
 from evoplane.cli import (
     approvals,
     atdp,
+    backup,
     bench,
     delivery,
     governance,
@@ -28,6 +29,7 @@ from evoplane.cli.feedback import feedback
 from evoplane.cli.output import err, print_json
 from evoplane.cli.replay import replay
 from evoplane.settings import SettingsError
+from evoplane.stack.backup import BackupError
 from registry.tenants import RegistryError
 from services.proxy.engines.base import Misconfigured, StorageFailed
 
@@ -52,7 +54,7 @@ app.add_typer(bench.app, name="bench")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
-    *(replay, lineage.lineage, feedback, demo),
+    *(replay, lineage.lineage, feedback, demo, backup.backup, backup.restore),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)
@@ -71,7 +73,7 @@ def main() -> None:
     """Entry point: known failures become one line and exit status 1."""
     try:
         app()
-    except (RegistryError, SettingsError, OSError, sqlite3.Error, StorageFailed, Misconfigured) as error:
+    except (RegistryError, SettingsError, OSError, sqlite3.Error, StorageFailed, Misconfigured, BackupError) as error:
         if "--json" in sys.argv:
             print_json({"error": str(error)})
         err.print(f"error: {error}", style="red", highlight=False)
