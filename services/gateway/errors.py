@@ -84,6 +84,17 @@ def over_budget(limit: str, of: str, retry_after_s: int) -> ApiError:
     )
 
 
+def rollouts_wait(why: str, retry_after_s: int) -> ApiError:
+    """Training wants no more rollouts now; told only to a client that said it serves nothing else."""
+    return ApiError(
+        429,
+        f"No rollout is needed now: {why}; try again in {retry_after_s} s.",
+        type="rate_limit_error",
+        code="rollouts_wait",
+        headers=((b"retry-after", b"%d" % retry_after_s),),
+    )
+
+
 def upstream_unreachable(reason: str) -> ApiError:
     return ApiError(
         503,

@@ -138,6 +138,7 @@ def prepare(
         raise errors.name_unknown(unknown)
     spoken, asked = (dialect, parsed) if translator is None else (translator.target, translator.request)
     exchange.bind(session, served.version, served.role, overlays, upstream.name)
+    _admit(gateway, request, key, exchange)
     exchange.model = None if upstream.own else model
     exchange.line = said.line or _line(exchange, session)
     tokens = TokenCapture(asked) if upstream.own and gateway.token_capture and spoken is CHAT else None
@@ -334,6 +335,14 @@ def _upstream(gateway: Gateway, key: Key, dialect: Dialect, model: str, served: 
     if not upstream.speaks(dialect):
         raise errors.not_spoken(dialect.name, upstream.name)
     return upstream, name
+
+
+def _admit(gateway: Gateway, request: Request, key: Key, exchange: Exchange) -> None:
+    """Raises 429 when training wants no new rollout, to a client whose requests serve training only (its header says
+    so). Users are never refused for training's sake, nor is a rollout that has begun."""
+    wait = gateway.control.picture.closed.get(key.agent)
+    if wait is not None and request.header(b"x-evoplane-training") == "only" and not exchange.extends:
+        raise errors.rollouts_wait(wait.why, wait.retry_after_s)
 
 
 def _overlaid(

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from registry import control, keyring, pointers, tenant_policy, tenants
+from registry import admission, control, keyring, pointers, tenant_policy, tenants
+from registry.admission import Admission
 from registry.keyring import TenantKeys
 from registry.manifest import AgentVersion, Manifest, Policy
 from registry.pointers import Route
@@ -44,6 +45,8 @@ class Picture:
     versions: Mapping[str, Mapping[str, AgentVersion]] = field(default_factory=dict)
     """By agent and label."""
     policies: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    closed: Mapping[str, Admission] = field(default_factory=dict)
+    """Agents whose training wants no more rollouts now."""
     """Of the tenants that have one; see `tenant_policy.DEFAULT`."""
     tenant_keys: Mapping[str, TenantKeys] = field(default_factory=dict)
 
@@ -129,6 +132,7 @@ def _read(connection: sqlite3.Connection, master: bytes | None) -> Picture:
             routes=pointers.all_routes(connection),
             versions={name: pointers.versions(connection, name) for name in agents},
             policies=tenant_policy.all_policies(connection),
+            closed=admission.closed(connection),
             tenant_keys={} if master is None else keyring.load(connection, master),
         )
     finally:
