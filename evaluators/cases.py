@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from atdp import messages as atdp_messages
+from atdp.annotations import in_force
 from atdp.eligibility import eligible
-from evaluators import rewards, tasks
+from evaluators import tasks
 from evaluators.facts import same_quantities
+from evaluators.rewards import DEFAULT_RULE, RewardRule, Signal, resolve
 from evaluators.steps import Step, steps_by_decision
 
 
@@ -73,6 +75,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """What overlays added to the prompt."""
     action: Action
     reward: float | None
+    """By the agent's rule: its own, else its trajectory's; None while no signal counts."""
     judged_at: str
     """When the reward came in; empty while there is none."""
     parent_event_id: str | None
@@ -87,6 +90,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     steps: tuple[Step, ...] = ()
     """What followed it until the user spoke again: tool results, and later answers of the same turn."""
+    signals: tuple[Signal, ...] = ()
+    """What was said about this decision or its trajectory, whether the rule counts it or not."""
+    reward_rule: str = ""
+    """Digest of the rule that made the reward of the signals."""
+    reward_source: str = ""
+    reward_confidence: float | None = None
 
     @property
     def request(self) -> str:
@@ -127,25 +136,33 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cases_of(
-    tenant: str, records: Sequence[dict[str, Any]], tools_of: Callable[[str], list[dict[str, Any]]]
+    tenant: str,
+    records: Sequence[dict[str, Any]],
+    tools_of: Callable[[str], list[dict[str, Any]]],
+    *,
+    rule: RewardRule = DEFAULT_RULE,
+    as_of: str | None = None,
 ) -> list[Case]:
     """The decisions of one trajectory: each model call that answers a user.
 
     A call made to read a tool's result belongs to the decision before it. A signal that names an event
-    belongs to that decision, one that names only the trajectory to the last; the reward of a
-    trajectory (`resolved`) is every decision's. `tools_of` gives a context's tools as the client sent them.
+    belongs to that decision, one that names only the trajectory to the last. What a decision is worth says
+    `rule`, of what was written until `as_of`. `tools_of` gives a context's tools as the client sent them.
     """
     header = next((r for r in records if r["record"] == "trajectory"), {})
-    signals = rewards.in_force(r for r in records if r["record"] == "annotation")
-    calls = [r for r in records if r["record"] == "event" and r["kind"] == "llm_call"]
+    annotations = [r for r in records if r["record"] == "annotation"]
+    signals = in_force(annotations, as_of)
+    events = [r for r in records if r["record"] == "event"]
+    calls = [r for r in events if r["kind"] == "llm_call"]
     decisions = [(e, m) for e in calls if (m := _asked(e)) and m[-1].get("role") != "tool"]
-    steps = steps_by_decision([r for r in records if r["record"] == "event"], [e["id"] for e, _ in decisions])
-    trainable = eligible([header, *calls, *signals], "train")
-    reward, judged_at = rewards.resolved(signals)
+    steps = steps_by_decision(events, [e["id"] for e, _ in decisions])
+    trainable = eligible([header, *calls, *in_force(annotations)], "train")
+    rewards = resolve(annotations, rule, as_of, events)
     out = []
     for position, (event, messages) in enumerate(decisions):
         last = position == len(decisions) - 1
         mine = [s for s in signals if _about(s, event["id"], last)]
+        judged = rewards.of(event["id"])
         demonstration = next((s for s in reversed(mine) if s.get("name") == "demonstration"), None)
         tags = (event.get("m") or {}).get("tags") or {}
         tokens = event.get("tokens") or {}
@@ -172,8 +189,8 @@ def cases_of(
                 completion_token_ids=completion_ids if isinstance(completion_ids, list) and not incomplete else [],
                 overlay_text="\n".join(o.get("text", "") for o in (event.get("ext") or {}).get("overlays", [])),
                 action=action_of(_answered(event)),
-                reward=reward,
-                judged_at=judged_at,
+                reward=judged.reward if judged else None,
+                judged_at=judged.at if judged else "",
                 parent_event_id=(header.get("parent") or {}).get("event_id"),
                 corrections=tuple(
                     Remark(id=s["id"], text=s.get("explanation") or "", at=s.get("observed_at") or s["time"])
@@ -187,6 +204,10 @@ def cases_of(
                 input_tokens=int(usage.get("input_tokens") or len(prompt_ids)),
                 output_tokens=int(usage.get("output_tokens") or 0),
                 steps=steps[event["id"]],
+                signals=rewards.about([event["id"], *(step.event_id for step in steps[event["id"]])]),
+                reward_rule=rewards.rule,
+                reward_source=judged.source if judged else "",
+                reward_confidence=judged.confidence if judged else None,
             )
         )
     return out

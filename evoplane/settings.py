@@ -11,7 +11,7 @@ import re
 import tomllib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -264,6 +264,62 @@ class Harvest(_Section):
     enabled: bool = Field(True, description="look for candidate signals in what users and tools said")
 
 
+SourceKind = Literal["environment", "code", "llm_judge", "reward_model", "human", "end_user", "implicit"]
+
+
+class RewardClause(_Section):
+    """Signals that count as reward, and how much. A signal's clause is the first one that fits it."""
+
+    name: str = Field("*", description="the signal's name; * and ? stand for anything")
+    kinds: list[SourceKind] = Field([], description="kinds of source; an empty list is any")
+    source: str = Field("*", description="the source's id; * and ? stand for anything")
+    precedence: int = Field(0, ge=0, description="the lowest number that has a signal decides; equals are weighed")
+    weight: float = Field(1, gt=0, description="against the other signals of its precedence")
+    about: Literal["target", "trajectory"] = Field(
+        "target", description="what it judges: what it names, or the whole trajectory whatever it names"
+    )
+    scale: tuple[float, float] | None = Field(None, description="worst and best value, where the signal has no scale")
+    labels: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        {}, description="reward of a label that comes without a value"
+    )
+    min_confidence: float = Field(0, ge=0, le=1, description="less confident signals don't count")
+    assumed_confidence: float = Field(1, ge=0, le=1, description="of a signal that states none")
+    half_life_s: float | None = Field(
+        None, gt=0, description="time in which a signal's weight halves beside the newest one; none: never"
+    )
+    min_agreement: float = Field(
+        0, ge=0, le=1, description="counts once it agrees with the reference at least so often (lower bound); 0: always"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_scale(self) -> RewardClause:
+        if self.scale is not None and self.scale[0] == self.scale[1]:
+            raise ValueError("scale: worst and best value must differ")
+        return self
+
+
+class RewardSettings(_Section):
+    """How an agent's signals become reward (docs/rewards.md)."""
+
+    clauses: list[RewardClause] = Field(min_length=1, description="which signals count; others don't")
+    conflict: Literal["latest", "mean", "lowest", "abstain"] = Field(
+        "latest", description="of several signals that decide together; abstain: no reward when they contradict"
+    )
+    min_confidence: float = Field(0, ge=0, le=1, description="a less confident reward is none")
+    trajectory_from: Literal["none", "mean", "last", "min", "max"] = Field(
+        "none", description="what a trajectory that no signal judges gets from the rewards of its steps"
+    )
+    steps_from: Literal["trajectory", "none"] = Field(
+        "trajectory", description="what a step that no signal judges gets"
+    )
+    credit_decay: float = Field(
+        0, ge=0, lt=1, description="what a step's reward counts, per causal link, for the steps it came of; 0: nothing"
+    )
+    reference: list[SourceKind] = Field(
+        ["environment", "human", "end_user"], description="sources that others are calibrated against"
+    )
+
+
 class Settings(_Section):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
@@ -283,6 +339,7 @@ class Settings(_Section):
     mcp: dict[str, McpServer] = {}
     a2a: dict[str, A2aAgent] = {}
     webhooks: dict[str, WebhookSource] = {}
+    rewards: dict[str, RewardSettings] = {}
 
     @property
     def var(self) -> Path:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from evaluators.cases import Case, cases_of
+from evaluators.rewards import RewardRule, rule_of
+from evoplane.settings import settings
 from services.proxy.store import StoreReader
 
 
 class CaseReader:
     """An agent's recorded decisions, newest trajectories first in each tenant.
 
-    Trajectories that have not grown since the last call are not read again, so polling is cheap.
+    Trajectories that have not grown since the last call are not read again, so polling is cheap. What they are
+    worth says `rule`: the agent's own, unless given.
     """
 
-    def __init__(self, reader: StoreReader, agent: str):
+    def __init__(self, reader: StoreReader, agent: str, rule: RewardRule | None = None):
         self._reader = reader
         self._agent = agent
+        self._rule = rule or rule_of(settings(), agent)
         self._known: dict[str, tuple[int, list[Case]]] = {}
         self._tools: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
@@ -34,7 +38,7 @@ class CaseReader:
 
     def _load(self, tenant: str, trajectory_id: str) -> list[Case]:
         records = [self._reader.resolve(tenant, r) for r in self._reader.records(tenant, trajectory_id)]
-        return cases_of(tenant, records, lambda context: self.tools(tenant, context))
+        return cases_of(tenant, records, lambda context: self.tools(tenant, context), rule=self._rule)
 
     def tools(self, tenant: str, context: str) -> list[dict[str, Any]]:
         """A context's tools as the client sent them."""

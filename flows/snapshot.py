@@ -20,6 +20,7 @@ import orjson
 
 from evaluators.cases import Case, cases_of
 from evaluators.quality import SUITE, QualityResult
+from evaluators.rewards import rule as rewards
 from evoplane.settings import Settings
 from flows import locks
 from flows.reading import CaseReader
@@ -28,6 +29,8 @@ from services.proxy.store import open_reader
 
 GATE = "gate.json"
 """What the data gate said, beside the trajectories it judged."""
+_REWARD_RULE = "reward-rule.json"
+"""The agent's rule when the snapshot was taken: part of it, and of its hash."""
 _WRITER_WAIT_S = 600.0
 """Another agent's snapshot or training set takes seconds to a minute."""
 
@@ -87,11 +90,14 @@ def read(folder: Path) -> list[Case]:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """The trajectories of a snapshot, tenant by tenant."""
+    """The trajectories of a snapshot, tenant by tenant, judged by the rule that was frozen with it."""
+    kept = folder / _REWARD_RULE
+    rule = rewards.decode(kept.read_bytes()) if kept.exists() else rewards.DEFAULT_RULE
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_bytes().splitlines():
             said: dict[str, Any] = orjson.loads(line)
-            cases = cases_of(file.stem, said["records"], lambda context, e=said: e["tools"].get(context, []))  # type: ignore[misc]
+            tools: dict[str, list[dict[str, Any]]] = said["tools"]
+            cases = cases_of(file.stem, said["records"], lambda c, t=tools: t.get(c, []), rule=rule)  # type: ignore[misc]
             yield Entry(file.stem, said["records"], cases, bool(said.get("closed")))
 
 
@@ -150,6 +156,7 @@ def writer_lock(root: Path) -> Iterator[None]:
 def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
     reader = open_reader(config)
     tools = CaseReader(reader, agent)
+    (folder / _REWARD_RULE).write_bytes(rewards.encode(rewards.rule_of(config, agent)))
     counts: dict[str, int] = {}
     denied = {t.id for t in tenants.list_tenants(control.connect(config.control_db)) if t.train == "deny"}
     for tenant in reader.tenants():

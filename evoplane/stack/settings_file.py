@@ -56,6 +56,18 @@ _PEERS = """\
 # name = "ticket_reopened"
 # value = -1
 # target_at = "/detail/external_id"
+
+# What counts as an agent's reward (docs/rewards.md); without a section, what `resolved` says.
+# [rewards.support]
+# conflict = "latest"
+# [[rewards.support.clauses]]
+# name = "resolved"
+# about = "trajectory"
+# [[rewards.support.clauses]]
+# name = "judge.*"
+# kinds = ["llm_judge"]
+# precedence = 1
+# min_agreement = 0.7
 """
 
 
