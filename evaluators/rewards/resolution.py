@@ -56,13 +56,16 @@ def resolve(
     steps = {e["step"]: e["id"] for e in reversed(events) if e.get("step") is not None and e["kind"] == "llm_call"}
     alive, gone = read_signals(annotations, as_of, steps)
     why: dict[str, str] = {}
+    values: dict[str, float] = {}
     whole: list[Candidate] = []
     by_event: dict[str, list[Candidate]] = {}
     for signal in alive:
         found = _candidate(signal, rule)
         if isinstance(found, str):
             why[signal.id] = found
-        elif found.clause.about == "trajectory" or not signal.events:
+            continue
+        values[signal.id] = found.value
+        if found.clause.about == "trajectory" or not signal.events:
             whole.append(found)
         else:
             for event_id in signal.events:
@@ -82,10 +85,7 @@ def resolve(
         trajectory=trajectory,
         steps=own | _credit(events, own, declared.credit_decay),
         signals=tuple(
-            sorted(
-                [*gone, *(msgspec.structs.replace(s, ignored=why[s.id]) if s.id in why else s for s in alive)],
-                key=lambda s: (s.at, s.id),
-            )
+            sorted([*gone, *(_weighed(s, values, why) for s in alive)], key=lambda s: (s.at, s.id)),
         ),
         steps_from=declared.steps_from,
     )
@@ -109,6 +109,11 @@ def _candidate(signal: Signal, rule: RewardRule) -> Candidate | str:
         if measured.low < clause.min_agreement:
             return f"agrees with the reference {measured.agreement:.2f} (at least {measured.low:.2f}, n={measured.n})"
     return Candidate(signal, clause, value, confidence)
+
+
+def _weighed(signal: Signal, values: Mapping[str, float], why: Mapping[str, str]) -> Signal:
+    """The signal with its value as the rule reads it, and why it didn't count."""
+    return msgspec.structs.replace(signal, value=values.get(signal.id, signal.value), ignored=why.get(signal.id, ""))
 
 
 def _value(signal: Signal, clause: RewardClause) -> float | None:

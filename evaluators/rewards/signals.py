@@ -52,6 +52,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     """The value as written."""
     ignored: str = ""
     """Why the rule didn't count it; empty for one that counted."""
+    in_force: bool = True
+    """False when it was superseded, retracted, or written after the time asked about."""
 
     @property
     def key(self) -> SourceKey:
@@ -70,7 +72,7 @@ def read_signals(
     alive = in_force(known, as_of)
     ids = {a["id"] for a in alive}
     dead = [
-        msgspec.structs.replace(_signal(a, steps or {}), ignored=_gone(a, known, as_of))
+        msgspec.structs.replace(_signal(a, steps or {}), ignored=_gone(a, known, as_of), in_force=False)
         for a in known
         if a["id"] not in ids and not a.get("retracted")
     ]

@@ -20,6 +20,7 @@ from evoplane.cli import (
     lineage,
     loop,
     mcp,
+    rewards,
     stack,
     store,
     trajectories,
@@ -47,6 +48,7 @@ app.add_typer(governance.grant_app, name="grant")
 app.add_typer(governance.role_app, name="role")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(rewards.app, name="rewards")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(store.app, name="store")
 app.add_typer(atdp.app, name="atdp")

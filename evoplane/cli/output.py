@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,15 @@ def show(value: Any, as_json: bool) -> None:
 
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The value with null for numbers that JSON doesn't have (NaN, infinities)."""
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> None:

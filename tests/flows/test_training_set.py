@@ -31,7 +31,8 @@ TEMPLATE = (
 def trajectory(n: int, text: str, order: str, train: str = "allow") -> list[dict[str, Any]]:
     """A failed session with a demonstration, as the store gives it."""
     call = {"function": {"name": "cancel_order", "arguments": json.dumps({"order_id": order})}}
-    told = {"record": "annotation", "time": "2026-01-01T00:00:01Z", "targets": [{"trajectory_id": f"tr_{n}"}]}
+    told = {"record": "annotation", "time": "2026-01-01T00:00:01Z", "source": {"kind": "end_user"},
+            "targets": [{"trajectory_id": f"tr_{n}"}]}  # fmt: skip
     said = {"role": "user", "parts": [{"type": "text", "content": text.format(order)}]}
     return [
         {"record": "trajectory", "session_id": f"se_{n}", "gov": {"eligibility": {"train": train}}},

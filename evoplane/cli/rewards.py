@@ -1,0 +1,78 @@
+"""`evoplane rewards`: what signals say by source, how far sources agree, and what the rule makes of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from evaluators.rewards import rule_of
+from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source_rows
+from evaluators.rewards.rule import keep_calibration
+from evoplane.cli.cases import read_cases
+from evoplane.cli.output import Json, finite, out, print_json, show
+from evoplane.settings import settings
+from registry import control, tenants
+from registry.tenants import RegistryError
+
+app = typer.Typer(
+    invoke_without_command=True, no_args_is_help=True, help="Rewards by source, and how far the sources agree."
+)
+Agent = Annotated[str, typer.Option(help="The agent.")]
+Limit = Annotated[int, typer.Option(min=1, help="Newest trajectories of each tenant that are read.")]
+
+
+@app.callback()
+def rewards(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Option(help="The agent.")] = None,
+    limit: Limit = 1000,
+    json: Json = False,
+) -> None:
+    """Show reward by source, how far sources agree, and what the agent's rule makes of them.
+
+    Example: evoplane rewards --agent support
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if agent is None:
+        raise RegistryError("say which agent: --agent")
+    config = settings()
+    tenants.get_agent(control.connect(config.control_db), agent)
+    rule = rule_of(config, agent)
+    cases = read_cases(config, agent, limit, rule)
+    found = by_source(cases)
+    judged = [c for c in cases if c.reward is not None]
+    if json:
+        print_json(
+            {
+                "agent": agent,
+                "rule": {"digest": rule.digest, **rule.described()},
+                "decisions": len(cases),
+                "judged": len(judged),
+                **finite(msgspec.to_builtins(found)),
+            }
+        )
+        return
+    out.print(f"[bold]{agent}[/bold]  rule {rule.digest}  {len(judged)} of {len(cases)} decisions have a reward\n")
+    show(source_rows(found), False)
+    out.print()
+    show(pair_rows(found), False)
+
+
+@app.command("calibrate")
+def measure(agent: Agent, limit: Limit = 5000, json: Json = False) -> None:
+    """Measure how far the sources that the rule wants calibrated agree with its reference, and keep it.
+
+    What is kept becomes part of the agent's rule, and of its digest.
+
+    Example: evoplane rewards calibrate --agent support
+    """
+    config = settings()
+    tenants.get_agent(control.connect(config.control_db), agent)
+    rule = rule_of(config, agent)
+    measured = calibrate(read_cases(config, agent, limit, rule), rule)
+    keep_calibration(config, agent, measured)
+    rows = [msgspec.to_builtins(each) for each in measured]
+    show({"rule": rule_of(config, agent).digest, "calibrated": rows} if json else rows, json)
