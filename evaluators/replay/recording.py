@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from atdp import messages as atdp_messages
-from evaluators import rewards
+from atdp.annotations import in_force
 from evaluators.cases import Action, Call, action_of
 from evaluators.replay.tape import Effect, Recorded, as_text
+from evaluators.rewards import DEFAULT_RULE, RewardRule, resolve
 
 Message = dict[str, Any]
 """A chat message in OpenAI's form."""
@@ -75,11 +76,12 @@ def from_records(
     records: Sequence[dict[str, Any]],
     tools_of: Callable[[str], list[dict[str, Any]]],
     effects: Mapping[str, Effect] | None = None,
+    rule: RewardRule = DEFAULT_RULE,
 ) -> Recording | None:
     """The recording of one trajectory's resolved records; None when no model was called.
 
     The main line is the last call's prompt with its answer. What an event claims about its tool (`replay.effect`)
-    counts where `effects` says nothing.
+    counts where `effects` says nothing. Whether it succeeded says `rule`.
     """
     header = next((r for r in records if r["record"] == "trajectory"), {})
     events = [r for r in records if r["record"] == "event"]
@@ -89,8 +91,8 @@ def from_records(
     last = calls[-1]
     answers = (last.get("a") or {}).get("messages") or []
     messages = [*_prompt(last), *(atdp_messages.to_openai(a) for a in answers[:1])]
-    signals = rewards.in_force(r for r in records if r["record"] == "annotation")
-    reward, _ = rewards.resolved(signals)
+    signals = [r for r in records if r["record"] == "annotation"]
+    judged = resolve(signals, rule, events=events).trajectory
     tags = (last.get("m") or {}).get("tags") or {}
     return Recording(
         id=header.get("trajectory_id") or last["trajectory_id"],
@@ -100,9 +102,9 @@ def from_records(
         tools=tools_of(last["ctx"]),
         params=(last.get("a") or {}).get("params") or {},
         actions=_actions(messages, events, effects or {}),
-        success=None if reward is None else reward > 0.5,
+        success=None if judged is None else judged.reward > 0.5,
         task=str((header.get("task") or {}).get("id") or ""),
-        train_eligible=_eligible([header, *calls, *signals]),
+        train_eligible=_eligible([header, *calls, *in_force(signals)]),
         event_ids={len(_prompt(e)): e["id"] for e in calls},
     )
 

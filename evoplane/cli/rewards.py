@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from evaluators.rewards import rule_of
+from evaluators.cases import Case
+from evaluators.rewards import RewardRule, rule_of
 from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source_rows
 from evaluators.rewards.rule import keep_calibration
 from evoplane.cli.cases import read_cases
 from evoplane.cli.output import Json, finite, out, print_json, show
-from evoplane.settings import settings
+from evoplane.settings import Settings, settings
 from registry import control, tenants
 from registry.tenants import RegistryError
 
@@ -39,9 +40,7 @@ def rewards(
     if agent is None:
         raise RegistryError("say which agent: --agent")
     config = settings()
-    tenants.get_agent(control.connect(config.control_db), agent)
-    rule = rule_of(config, agent)
-    cases = read_cases(config, agent, limit, rule)
+    rule, cases = _judged(config, agent, limit)
     found = by_source(cases)
     judged = [c for c in cases if c.reward is not None]
     if json:
@@ -70,9 +69,17 @@ def measure(agent: Agent, limit: Limit = 5000, json: Json = False) -> None:
     Example: evoplane rewards calibrate --agent support
     """
     config = settings()
-    tenants.get_agent(control.connect(config.control_db), agent)
-    rule = rule_of(config, agent)
-    measured = calibrate(read_cases(config, agent, limit, rule), rule)
+    rule, cases = _judged(config, agent, limit)
+    measured = calibrate(cases, rule)
     keep_calibration(config, agent, measured)
     rows = [msgspec.to_builtins(each) for each in measured]
     show({"rule": rule_of(config, agent).digest, "calibrated": rows} if json else rows, json)
+
+
+def _judged(config: Settings, agent: str, limit: int) -> tuple[RewardRule, list[Case]]:
+    """The agent's rule and what it was applied to; raises `RegistryError` for an agent nobody knows."""
+    rule = rule_of(config, agent)
+    cases = read_cases(config, agent, limit, rule)
+    if not cases:
+        tenants.get_agent(control.connect(config.control_db), agent)
+    return rule, cases
