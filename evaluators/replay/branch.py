@@ -110,8 +110,8 @@ def judge_branch(recording: Recording, branch: Branch) -> Judgement:
         return "unknown"
     if branch.done is not None:
         return "success" if branch.done else "failure"
-    if recording.success is None or branch.final is None or not recording.messages:
+    if recording.success is None or branch.final is None or recording.final is None:
         return "unknown"
-    if branch.state != branch.recorded_state or not same_action(branch.final, action_of(recording.messages[-1])):
+    if branch.state != branch.recorded_state or not same_action(branch.final, recording.final):
         return "unknown"
     return "success" if recording.success else "failure"

@@ -195,6 +195,8 @@ class _Walk:
             ended = self._act(given.message, action) if action.calls else self._answered(action)
             if ended is not None:
                 return ended
+            if self._place is not None and self._place >= len(self._recording.messages):
+                return self._end("finished", "whoever runs the agent asked it no more after this result")
         return self._end("step_limit", f"no end after {self._engine.max_steps} answers")
 
     def _request(self) -> Request:

@@ -44,10 +44,22 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
             if message.get("role") == "assistant" and i and self.messages[i - 1].get("role") == "user"
         ]
 
+    @property
+    def final(self) -> Action | None:
+        """The last answer; None when there was none."""
+        place = self._last_answer()
+        return action_of(self.messages[place]) if place >= 0 else None
+
+    def _last_answer(self) -> int:
+        return max((i for i, m in enumerate(self.messages) if m.get("role") == "assistant"), default=-1)
+
     def user_turns(self, start: int) -> list[tuple[Action, list[Message]]]:
-        """After `start`: each time the user spoke, what they answered to and what they said."""
+        """After `start`: each time the user spoke, what they answered to and what they said.
+
+        A last word that nobody answered ("Thanks, bye") is no turn: the conversation was over.
+        """
         turns: list[tuple[Action, list[Message]]] = []
-        for place in range(start + 1, len(self.messages)):
+        for place in range(start + 1, self._last_answer() + 1):
             message, before = self.messages[place], self.messages[place - 1]
             if message.get("role") != "user":
                 continue

@@ -10,6 +10,7 @@ and the tape only answers approximately.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -24,8 +25,9 @@ START = digest([])
 """The state before anything was written."""
 
 _NEVER_RAN = frozenset({"denied", "cancelled"})
+_WORD = re.compile(r"\w+")
 _NEAR = 0.6
-"""Similarity of the arguments' text below which another call is no answer to this one."""
+"""Similarity of the arguments below which another call is no answer to this one."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class Tape:
     def __init__(self, recorded: Iterable[Recorded], elsewhere: Iterable[Recorded] = ()):
         """`elsewhere`: actions of other trajectories of the same tenant; they only ever answer approximately."""
         self._by_key: dict[tuple[str, str, str], list[Recorded]] = {}
-        self._reads: dict[str, list[tuple[str, Recorded]]] = {}
+        self._reads: dict[str, list[Recorded]] = {}
         self.states = [START]
         """The state before each action, and after the last."""
         for action in recorded:
@@ -74,22 +76,47 @@ class Tape:
 
     def nearest(self, tool: str, arguments: Any) -> Hit | None:
         """The most similar recorded call of a tool that only reads, in whatever state; None when none is similar."""
-        wanted = canonical_arguments(arguments)
         best: Hit | None = None
-        for text, action in self._reads.get(tool, ()):
-            similarity = 1.0 if text == wanted else difflib.SequenceMatcher(None, wanted, text).ratio()
+        for action in self._reads.get(tool, ()):
+            similarity = alike(arguments, action.arguments)
             if similarity >= _NEAR and (best is None or similarity > best.similarity):
                 best = Hit(action, exact=False, similarity=similarity)
         return best
 
     def _readable(self, action: Recorded) -> None:
         if action.effect in READS:
-            self._reads.setdefault(action.tool, []).append((canonical_arguments(action.arguments), action))
+            self._reads.setdefault(action.tool, []).append(action)
 
 
 def canonical_arguments(arguments: Any) -> str:
     """The one text of these arguments (RFC 8785), whatever order or spacing they came in."""
     return canonical(arguments).decode()
+
+
+def alike(a: Any, b: Any) -> float:
+    """How similar two calls' arguments are, from 0 to 1.
+
+    Only what is written in words may differ: another name, code, number or date asks about another thing. The measure
+    is the least similar of the free texts (Ratcliff & Obershelp's ratio).
+    """
+    if a == b:
+        return 1.0
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return min(alike(a[key], b[key]) for key in a)
+    if isinstance(a, str) and isinstance(b, str) and _in_words(a) and _in_words(b):
+        if _names(a) != _names(b):
+            return 0.0
+        return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
+    return 0.0
+
+
+def _in_words(text: str) -> bool:
+    return len(text.split()) > 1
+
+
+def _names(text: str) -> set[str]:
+    """The words that stand for one thing: with a digit or a capital inside, or all capitals."""
+    return {word for word in _WORD.findall(text) if any(c.isdigit() for c in word) or word[1:] != word[1:].lower()}
 
 
 def after(state: str, tool: str, arguments: Any, effect: str, status: str = "ok") -> str:
