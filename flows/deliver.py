@@ -24,11 +24,21 @@ from flows import (
     mirroring,
     policies,
     reports,
-    serving,
 )
 from flows.exposure import StageResult
 from flows.rollback import roll_back
-from registry import approvals, audit, candidates, control, decisions, pointers, prefect_runs, tenants, versions
+from registry import (
+    approvals,
+    audit,
+    candidates,
+    control,
+    decisions,
+    pointers,
+    prefect_runs,
+    serving,
+    tenants,
+    versions,
+)
 from registry.manifest import AgentVersion
 from registry.policies import Policies
 from registry.tenants import RegistryError
@@ -43,6 +53,8 @@ from prefect.runtime import flow_run  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
 
 ABORTED = "evoplane.canary.aborted"
+PAUSED = "evoplane.canary.paused"
+WAITING = "evoplane.approval.waiting"
 _STATES: dict[str, candidates.State] = {
     "Shadow abort": "aborted",
     "Shadow inconclusive": "paused",
@@ -215,9 +227,9 @@ def canary_stage(agent: str, version: str) -> StageResult:
     config = settings()
     progress = reports.Progress(f"canary-{agent}", f"judged canary sessions of version {version}")
     result = exposure.canary(config, agent, version, progress.set)
-    if result.end == "abort":
+    if result.end != "pass":
         payload = {"agent": agent, "version": version, "reason": result.reason, "decided_at": result.decided_at}
-        prefect_runs.emit_event(config, ABORTED, agent, payload)
+        prefect_runs.emit_event(config, ABORTED if result.end == "abort" else PAUSED, agent, payload)
     _note(agent, version, "canary", result)
     return result
 
@@ -261,6 +273,9 @@ def ask(config: Settings, agent: str, version: str, champion: str, tried: StageR
     approval = approvals.request(connection, agent, version, evidence, timeout_s, str(flow_run.id), needed)
     candidates.settle(connection, agent, version, "approval", approval.id)
     create_markdown_artifact(key=f"approval-{agent}", markdown=reports.approval_page(msgspec.to_builtins(approval)))
+    if approval.status == "pending":
+        payload = {"agent": agent, "version": version, "approval": approval.id, "missing": approval.missing}
+        prefect_runs.emit_event(config, WAITING, agent, payload)
     attempt = 0
     while (approval := approvals.get(connection, approval.id)).status == "pending":
         left = max(1, round(approval.left_s())) + _SUSPENSION_MARGIN_S

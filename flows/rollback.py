@@ -12,9 +12,8 @@ from evoplane.settings import Settings, settings
 from flows import (
     environment,  # noqa: F401  (before prefect)
     mirroring,
-    serving,
 )
-from registry import control, pointers, versions
+from registry import control, pointers, serving, versions
 from services.worker import client
 
 from prefect import flow  # isort: skip

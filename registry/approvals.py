@@ -180,6 +180,7 @@ def decide(
     person may not decide about the agent now, or when the record was already decided the other way or has expired.
     """
     who = Signer(name=by) if isinstance(by, str) else by
+    get(connection, id, at)  # an expiry is written down although this decision is refused for it
     with transaction(connection):
         approval = get(connection, id, at)
         _permitted(connection, approval, who, channel, policies or shipped())

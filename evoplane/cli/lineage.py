@@ -1,39 +1,104 @@
-"""`evoplane lineage`: from one answer back to the version, the evidence and the approver."""
+"""`evoplane lineage` and `evoplane impact`: why an agent said something, and whom a version answered."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.tree import Tree
 
-from evoplane.cli.output import Json, out, print_json
+from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
 from registry import control, pointers
+from registry.impact import impact as find
+from registry.lineage import Explanation, explain
 from registry.lineage import lineage as walk
 from registry.tenants import RegistryError
 from services.proxy.store import open_reader
 
 
 def lineage(
-    agent: Annotated[str, typer.Option(help="The agent.")],
-    event: Annotated[str | None, typer.Option(help="The answer to start from (header x-evoplane-event-id).")] = None,
+    event_id: Annotated[
+        str | None, typer.Argument(help="Any event (answers name theirs in x-evoplane-event-id).")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent; needed without an event.")] = None,
+    event: Annotated[str | None, typer.Option(help="The same as the argument.")] = None,
     version: Annotated[str | None, typer.Option(help="Start from a version instead; the champion by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Walk from an answer to the version that gave it, the intervention, snapshot, evidence and approver.
+    """Why did the agent say this? From an event to the version, the intervention, the decision and the approver.
 
-    Example: evoplane lineage --agent support --event ev_0197…
+    Example: evoplane lineage ev_0197…
     """
     connection = control.connect(settings().control_db)
-    answer = _answer(agent, event) if event else None
-    start = answer["agent_version"] if answer else version or pointers.read_route(connection, agent).champion
-    chain = walk(connection, agent, start)
-    if json:
-        print_json({"event": answer, "lineage": chain})
+    asked = event_id or event
+    if asked is not None:
+        reader = open_reader(settings())
+        try:
+            found = explain(connection, reader, asked, agent)
+        finally:
+            reader.close()
+        _show(found, json)
         return
-    tree = Tree(f"[bold]{event or agent}[/bold]" + (f"  {answer['kind']} at {answer['time']}" if answer else ""))
-    node = tree
+    if agent is None:
+        raise RegistryError("name an event, or an agent: evoplane lineage ev_0197… (or --agent support)")
+    chain = walk(connection, agent, version or pointers.read_route(connection, agent).champion)
+    if json:
+        print_json({"event": None, "lineage": chain})
+    else:
+        _tree(agent, chain)
+
+
+def impact(
+    agent: Annotated[str, typer.Option(help="The agent.")],
+    version: Annotated[str | None, typer.Option(help="The version; by default the one last rolled back.")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Only answers from here on (RFC 3339).")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Only answers before this.")] = None,
+    json: Json = False,
+) -> None:
+    """Whom did a version answer? Sessions, tenants, events, and whether somebody corrected them.
+
+    Example: evoplane impact --agent support --version 4
+    """
+    reader = open_reader(settings())
+    try:
+        found = find(control.connect(settings().control_db), reader, agent, version, since, until)
+    finally:
+        reader.close()
+    if json:
+        totals = {"answers": found.answers, "corrected_sessions": found.corrected}
+        print_json({**msgspec.to_builtins(found), **totals})
+        return
+    for exposure in found.exposures:
+        err.print(f"{exposure.role} from {exposure.since} until {exposure.until or 'now'}", highlight=False)
+    tenants = sorted({session.tenant for session in found.sessions})
+    err.print(
+        f"version {found.version}: {len(found.sessions)} sessions, {found.answers} answers, tenants"
+        f" {', '.join(tenants) or 'none'}; {found.corrected} sessions corrected",
+        highlight=False,
+    )
+    show([_row(msgspec.to_builtins(session)) for session in found.sessions], False)
+
+
+def _row(session: dict[str, Any]) -> dict[str, Any]:
+    kept = ("tenant", "session_id", "first", "last", "events", "corrected", "acted")
+    return {name: session[name] for name in kept}
+
+
+def _show(found: Explanation, json: bool) -> None:
+    if json:
+        said = msgspec.to_builtins(found)
+        print_json({"event": said["answer"], "lineage": said["chain"]} | {k: said[k] for k in ("state", "because")})
+        return
+    for line in found.because:
+        out.print(line, highlight=False)
+    if len(found.chain) > 1:
+        _tree("descends from", found.chain[1:])
+
+
+def _tree(title: str, chain: list[dict[str, Any]]) -> None:
+    node = tree = Tree(f"[bold]{title}[/bold]")
     for step in chain:
         node = node.add(f"[bold]version {step['version']}[/bold]  {step['intervention']}: {step['description']}")
         for name, value in step["evidence"].items():
@@ -44,25 +109,3 @@ def lineage(
         if step["served_from"]:
             node.add("served from " + ", ".join(step["served_from"]))
     out.print(tree, crop=False, no_wrap=True, overflow="ignore")
-
-
-def _answer(agent: str, event_id: str) -> dict[str, Any]:
-    reader = open_reader(settings())
-    found = reader.find_event(event_id)
-    if found is None:
-        raise RegistryError(f"no event {event_id!r}")
-    tenant, trajectory_id = found
-    event = next(r for r in reader.records(tenant, trajectory_id) if r.get("id") == event_id)
-    tags = event.get("m", {}).get("tags", {})
-    if tags.get("agent") != agent:
-        raise RegistryError(f"event {event_id} belongs to agent {tags.get('agent')!r}, not {agent!r}")
-    return {
-        "event_id": event_id,
-        "tenant": tenant,
-        "trajectory_id": trajectory_id,
-        "kind": event["kind"],
-        "time": event["time"],
-        "context": event["ctx"],
-        "agent_version": tags["agent_version"],
-        "role": tags.get("role"),
-    }

@@ -56,7 +56,7 @@ app.add_typer(bench.app, name="bench")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
-    *(replay, lineage.lineage, feedback, demo, backup.backup, backup.restore),
+    *(replay, lineage.lineage, lineage.impact, feedback, demo, backup.backup, backup.restore),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)

@@ -10,6 +10,7 @@ import sys
 import uvicorn
 
 from evoplane.settings import settings
+from registry.presence import present
 from services.gateway.app import create_app
 
 _GRACE_S = 30
@@ -37,23 +38,24 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(*_COLLECTOR)
     sys.setswitchinterval(_SWITCH_S)
-    uvicorn.run(
-        app,
-        host=configuration.gateway.host,
-        port=configuration.gateway.port,
-        loop="uvloop",
-        http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=configuration.gateway.max_body_bytes,
-        interface="asgi3",
-        lifespan="on",
-        access_log=False,
-        proxy_headers=False,
-        log_config=None,
-        server_header=False,
-        date_header=True,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
+    with present(configuration):
+        uvicorn.run(
+            app,
+            host=configuration.gateway.host,
+            port=configuration.gateway.port,
+            loop="uvloop",
+            http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=configuration.gateway.max_body_bytes,
+            interface="asgi3",
+            lifespan="on",
+            access_log=False,
+            proxy_headers=False,
+            log_config=None,
+            server_header=False,
+            date_header=True,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
 
 
 if __name__ == "__main__":
