@@ -7,6 +7,7 @@ always means the same weights.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -22,12 +23,25 @@ def policy_digest(directory: Path) -> str:
 
     Raises `PolicyError` when a file is missing or empty.
     """
-    hasher = hashlib.sha256()
     for name in ADAPTER_FILES:
         file = directory / name
         if not file.is_file() or not file.stat().st_size:
             raise PolicyError(f"{directory} is not an adapter: {name} is missing or empty")
-        hasher.update(f"{name}\0{file.stat().st_size}\0".encode())
+    return _digest([directory / name for name in ADAPTER_FILES])
+
+
+def model_digest(directory: Path) -> str:
+    """The same of a whole model: its configuration and weights. Raises `PolicyError` when either is missing."""
+    weights = sorted(directory.glob("*.safetensors"))
+    if not (directory / "config.json").is_file() or not weights:
+        raise PolicyError(f"{directory} is not a model: config.json or *.safetensors is missing")
+    return _digest([directory / "config.json", *weights])
+
+
+def _digest(files: Sequence[Path]) -> str:
+    hasher = hashlib.sha256()
+    for file in files:
+        hasher.update(f"{file.name}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
             while chunk := stream.read(2**20):
                 hasher.update(chunk)

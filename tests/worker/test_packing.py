@@ -8,13 +8,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.worker.training.algorithms import algorithm
+from services.worker.training.batch import Known, Scores, collate, totals
 from services.worker.training.examples import Example
 from services.worker.training.packing import ATTENTION, pack
-from services.worker.training.sft import sft_loss
+from services.worker.training.policy import Policy
 
 
 def load(model: Path, attention: str) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation=attention)
+
+
+def packed_loss(model: torch.nn.Module, examples: list[Example]) -> torch.Tensor:
+    batch = collate(examples, [Known()] * len(examples), totals(examples, forced=True), forced=True)
+    output = Policy(model)(pack(examples))
+    return algorithm("sft").loss(batch, Scores(output.logprobs), None)[0]
 
 
 def one_by_one(model: torch.nn.Module, examples: list[Example]) -> torch.Tensor:
@@ -30,7 +38,7 @@ def one_by_one(model: torch.nn.Module, examples: list[Example]) -> torch.Tensor:
     return loss
 
 
-@pytest.mark.parametrize("case", ["shared prefix", "no shared prefix", "same prompt", "one example"])
+@pytest.mark.parametrize("case", ["shared prefix", "no shared prefix", "same prompt", "one example", "groups"])
 def test_packed_loss_and_gradients_equal_those_of_single_examples(
     tiny_model: Path, examples: list[Example], case: str
 ) -> None:
@@ -39,10 +47,11 @@ def test_packed_loss_and_gradients_equal_those_of_single_examples(
         "no shared prefix": [Example(prompt_token_ids=[i + 1, 4, i], completion_token_ids=[i, 2]) for i in range(4)],
         "same prompt": [Example(prompt_token_ids=[3, 4], completion_token_ids=[i] * i) for i in range(1, 4)],
         "one example": examples[:1],
+        "groups": grouped(),
     }[case]
     packed_model, plain_model = load(tiny_model, ATTENTION), load(tiny_model, "sdpa")
 
-    packed = sft_loss(packed_model, pack(batch))
+    packed = packed_loss(packed_model, batch)
     plain = one_by_one(plain_model, batch)
     packed.backward()
     plain.backward()
@@ -52,11 +61,23 @@ def test_packed_loss_and_gradients_equal_those_of_single_examples(
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-5)
 
 
-def test_a_pack_computes_the_common_prefix_once(examples: list[Example]) -> None:
-    batch = examples[:7]
-    alone = sum(len(e.prompt_token_ids) + len(e.completion_token_ids) for e in batch)
+def test_a_pack_computes_the_prefix_of_all_and_the_prompt_of_each_group_once(examples: list[Example]) -> None:
+    assert pack(examples[:7]).tokens == sum(e.length for e in examples[:7]) - 4 * 6
 
-    packed = pack(batch)
+    batch = grouped()
+    answers = sum(len(e.completion_token_ids) + 1 for e in batch)  # with the token each is predicted from
 
-    assert packed.prefix == 4
-    assert packed.tokens == alone - 4 * (len(batch) - 1)
+    assert pack(batch).tokens == 6 + 3 * 11 + answers
+
+
+def grouped() -> list[Example]:
+    """Three groups of four answers; six tokens common to all prompts, eleven more (less the last) to a group's."""
+    return [
+        Example(
+            prompt_token_ids=[1, 5, 9, 13, 17, 21, *range(30 + 12 * g, 42 + 12 * g)],
+            completion_token_ids=[90 + g + a] * (1 + (a * 5 + g) % 4) + [2],
+            weight=1.0 + a,
+        )
+        for a in range(4)
+        for g in range(3)
+    ]

@@ -1,6 +1,6 @@
 """Checkpoints: everything a run needs to continue as if it had never stopped.
 
-One directory holds the adapter's weights, optimiser, schedule, random state (by Accelerate) and the
+One directory holds the trained weights, optimiser, schedule, random state (by Accelerate) and the
 progress. It is written beside the last one and swapped in by renames, so a kill at any moment leaves a
 whole checkpoint. The order of the data is a function of seed and epoch, and needs no state.
 """
@@ -12,12 +12,13 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import torch
 from accelerate import Accelerator
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from accelerate.utils import DistributedType
 from safetensors.torch import load_file, save_file
 
 _PROGRESS = "progress.json"
-_ADAPTER = "adapter.safetensors"
+_TRAINED = "trained.safetensors"
 
 
 class Progress(msgspec.Struct, kw_only=True):
@@ -37,21 +38,27 @@ class Progress(msgspec.Struct, kw_only=True):
 
 
 class Checkpoint:
-    """The one checkpoint of a run, in `directory`."""
+    """The one checkpoint of a run, in `directory`; every process of the run takes part."""
 
-    def __init__(self, directory: Path, accelerator: Accelerator, model: PeftModel) -> None:
+    def __init__(self, directory: Path, accelerator: Accelerator, policy: torch.nn.Module) -> None:
         self._directory = directory
         self._accelerator = accelerator
-        self._model = model
-        accelerator.register_save_state_pre_hook(self._save_adapter_only)
-        accelerator.register_load_state_pre_hook(self._load_adapter_only)
+        self._policy = policy
+        if accelerator.distributed_type != DistributedType.FSDP:  # there, weights are shards and Accelerate's business
+            accelerator.register_save_state_pre_hook(self._save_trained_only)
+            accelerator.register_load_state_pre_hook(self._load_trained_only)
 
     def save(self, progress: Progress) -> None:
         fresh, old = self._directory.with_suffix(".new"), self._directory.with_suffix(".old")
-        shutil.rmtree(fresh, ignore_errors=True)
+        if self._accelerator.is_main_process:
+            shutil.rmtree(fresh, ignore_errors=True)
+        self._accelerator.wait_for_everyone()
         self._accelerator.save_state(str(fresh))
+        self._accelerator.wait_for_everyone()
+        if not self._accelerator.is_main_process:
+            return
         (fresh / _PROGRESS).write_bytes(msgspec.json.encode(progress))
-        for file in fresh.iterdir():
+        for file in filter(Path.is_file, fresh.rglob("*")):
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
         shutil.rmtree(old, ignore_errors=True)
@@ -73,11 +80,17 @@ class Checkpoint:
                 return progress
         return None
 
-    def _save_adapter_only(self, _models: list, weights: list, directory: str) -> None:
-        weights.clear()  # the base model is frozen; saving it would make every checkpoint 500 MB
-        state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
-        save_file(state, Path(directory) / _ADAPTER)
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        policy = self._accelerator.unwrap_model(self._policy)
+        return {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
 
-    def _load_adapter_only(self, models: list, directory: str) -> None:
+    def _save_trained_only(self, _models: list, weights: list, directory: str) -> None:
+        weights.clear()  # a frozen base model would make every checkpoint as large as itself
+        if self._accelerator.is_main_process:
+            save_file({name: w.data for name, w in self._trained().items()}, Path(directory) / _TRAINED)
+
+    def _load_trained_only(self, models: list, directory: str) -> None:
         models.clear()
-        set_peft_model_state_dict(self._model, load_file(Path(directory) / _ADAPTER))
+        saved = load_file(Path(directory) / _TRAINED)
+        for name, weight in self._trained().items():
+            weight.data.copy_(saved[name])

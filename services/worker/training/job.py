@@ -65,8 +65,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     logprob_tolerance: Annotated[float, msgspec.Meta(gt=0)] = 0.01
     """Mean difference, nats a token, between captured log-probabilities and those of the starting weights, above
     which training stops. fp32 at both ends gives 6e-6, bf16 at either 0.035 to 0.047: allow 0.1 there."""
-    logprob_check: Literal["every", "first"] = "every"
-    """Compare them in every batch, or (cheaper) in the first."""
+    logprob_check: Literal["every", "first", "off"] = "every"
+    """Compare them in all rows (a forward pass over them, before training), in the first step's, or not."""
     gradient_checkpointing: bool = False
     """Keep layers' inputs only and compute the rest again: less memory, a third more time."""
     history: list[Round] = []

@@ -1,38 +1,38 @@
-"""The training loop: LoRA over a frozen base, AdamW, linear warm-up and decay, fp32, by Accelerate.
+"""The training loop: AdamW, linear warm-up and decay, fp32, by Accelerate, on one device or many.
 
-One optimiser step is one packed batch. A run killed at any moment and started again ends with the
-weights of an uninterrupted one.
+One optimiser step is one batch of rows, computed in as many packs as memory asks for; losses are sums over
+packs and devices divided by the step's totals, so neither changes the result. A run killed at any moment and
+started again ends with the weights of an uninterrupted one.
 """
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import cast
 
 import torch
 from accelerate import Accelerator
-from peft import LoraConfig, PeftModel, get_peft_model
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
+from services.worker.training.agreement import check
+from services.worker.training.algorithms import Algorithm
+from services.worker.training.algorithms.base import k3
+from services.worker.training.batch import Batch, Known, Scores, Totals, collate, totals
+from services.worker.training.batches import packs, schedule
 from services.worker.training.checkpoint import Checkpoint, Progress
 from services.worker.training.examples import Example
 from services.worker.training.job import Job
 from services.worker.training.metrics import Metrics
-from services.worker.training.packing import ATTENTION, pack
-from services.worker.training.sft import sft_loss, target_logits
+from services.worker.training.packing import Pack, pack
+from services.worker.training.policy import load_policy
+from services.worker.training.scoring import Scored, gaps, score_rows
 
 _WARMUP_STEPS = 4
 _FINAL_SHARE = 0.1
 """The learning rate decays linearly to this share of its peak."""
 _MAX_GRAD_NORM = 1.0
-_LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
 
 Report = Callable[[Metrics], None]
 
@@ -48,112 +48,199 @@ class Heldout:
 
 @dataclass(frozen=True)
 class Trained:
-    model: PeftModel
+    accelerator: Accelerator
+    policy: torch.nn.Module
+    """As wrapped by Accelerate."""
     progress: Progress
     heldout: Heldout | None
+    logprob_gap: tuple[float, float] | None
+    """Mean and max absolute difference of captured and computed log-probabilities before training, nats."""
 
 
-def train(job: Job, examples: Sequence[Example], heldout: Sequence[Example], report: Report) -> Trained:
-    """Train from the job's last checkpoint, or from scratch; calls `report` after every optimiser step."""
-    torch.set_num_threads(job.threads)
-    torch.manual_seed(job.seed)
-    accelerator = Accelerator(mixed_precision="no")
-    model = _with_lora(job)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trainable, lr=job.learning_rate, weight_decay=0.0)
-    per_epoch = -(-len(examples) // job.batch_size)
-    steps = per_epoch * job.epochs
-    schedule = LambdaLR(optimizer, lambda step: _learning_rate_share(step, steps))
-    model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+class Trainer:
+    """One run of a job: `train` is its only use."""
 
-    checkpoint = Checkpoint(job.output / "checkpoint", accelerator, model)
-    fingerprint = job.fingerprint()
-    progress = checkpoint.load(fingerprint) or Progress(fingerprint=fingerprint)
-    base = cast(PreTrainedModel, model.get_base_model())
-    if heldout and progress.heldout_loss_before is None:
-        progress.heldout_loss_before = measure(base, heldout, job.batch_size).loss
+    def __init__(
+        self,
+        job: Job,
+        algorithm: Algorithm,
+        examples: Sequence[Example],
+        report: Report,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._job, self._algorithm, self._examples, self._report, self._say = job, algorithm, examples, report, say
+        torch.set_num_threads(job.threads)
+        torch.manual_seed(job.seed)
+        self._accelerator = Accelerator(mixed_precision="no")
+        policy = load_policy(job, reward_head=algorithm.trains_reward_head)
+        self._steps = list(schedule(examples, job, pairs=algorithm.required().pairs))
+        # FSDP re-registers parameters, so it must wrap the policy before the optimiser sees them
+        self._policy: torch.nn.Module = self._accelerator.prepare(policy)
+        self._trainable = [p for p in self._policy.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(self._trainable, lr=job.learning_rate, weight_decay=0.0)
+        rates = LambdaLR(optimizer, lambda step: _learning_rate_share(step, len(self._steps)))
+        self._optimizer, self._rates = self._accelerator.prepare(optimizer, rates)
+        self._known: list[Known] = []
+        self._scored = Scored()
 
-    model.train()
-    started = time.monotonic() - progress.seconds
-    for step, batch in _batches(examples, job, start=progress.step):
-        packed = pack(batch, accelerator.device)
-        loss = sft_loss(base, packed)
-        accelerator.backward(loss)
-        norm = accelerator.clip_grad_norm_(trainable, _MAX_GRAD_NORM)
-        rate = schedule.get_last_lr()[0]
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        progress.step = step + 1
-        progress.tokens += packed.tokens
-        progress.seconds = time.monotonic() - started
-        report(
-            Metrics(
-                step=progress.step,
-                steps=steps,
-                epoch=step // per_epoch,
-                loss=loss.item(),
-                learning_rate=rate,
-                grad_norm=float(norm),
-                tokens=progress.tokens,
-                seconds=round(progress.seconds, 2),
-            )
+    def train(self, heldout: Sequence[Example]) -> Trained:
+        """Train from the job's last checkpoint, or from the start; reports after every optimiser step."""
+        job, accelerator = self._job, self._accelerator
+        gap = self._look_ahead()
+        checkpoint = Checkpoint(job.output / "checkpoint", accelerator, self._policy)
+        fingerprint = job.fingerprint()
+        progress = checkpoint.load(fingerprint) or Progress(fingerprint=fingerprint)
+        if heldout and progress.heldout_loss_before is None:
+            progress.heldout_loss_before = self._measure(heldout).loss
+        self._policy.train()
+        started = time.monotonic() - progress.seconds
+        for step in range(progress.step, len(self._steps)):
+            metrics = self._step(step)
+            progress.step = step + 1
+            progress.tokens += metrics.pop("computed_tokens")
+            progress.seconds = time.monotonic() - started
+            if accelerator.is_main_process:
+                self._report(
+                    Metrics(
+                        step=progress.step,
+                        steps=len(self._steps),
+                        epoch=self._steps[step][0],
+                        tokens=progress.tokens,
+                        seconds=round(progress.seconds, 2),
+                        **metrics,
+                    )
+                )
+            if progress.step % job.checkpoint_every == 0 or progress.step == len(self._steps):
+                checkpoint.save(progress)
+        return Trained(
+            accelerator=accelerator,
+            policy=self._policy,
+            progress=progress,
+            heldout=self._measure(heldout) if heldout else None,
+            logprob_gap=gap,
         )
-        if progress.step % job.checkpoint_every == 0 or progress.step == steps:
-            checkpoint.save(progress)
-    return Trained(
-        model=model,
-        progress=progress,
-        heldout=measure(base, heldout, job.batch_size) if heldout else None,
-    )
+
+    def _look_ahead(self) -> tuple[float, float] | None:
+        """Advantages, and scores under the starting weights; stops when those aren't the weights that sampled."""
+        job, examples = self._job, self._examples
+        first = [i for unit in self._steps[0][1] for i in unit]
+        self._scored = score_rows(
+            job, self._policy, self._accelerator, examples, self._algorithm.required(), first, self._say
+        )
+        found = gaps(enumerate(examples), self._scored, job.policy_version)
+        check(job, examples, found)
+        advantages = self._algorithm.advantages(examples)
+        self._known = [
+            Known(advantage=a, start=self._scored.start.get(i), teacher=self._scored.teacher.get(i))
+            for i, a in enumerate(advantages)
+        ]
+        return _mean_and_max([gap for _, gap in found])
+
+    def _step(self, step: int) -> dict:
+        """One optimiser step; its figures, summed over packs and processes."""
+        job, accelerator = self._job, self._accelerator
+        units = self._steps[step][1]
+        rows = [i for unit in units for i in unit]
+        total = totals([self._examples[i] for i in rows], forced=self._algorithm.imitates)
+        shares = packs(self._examples, units, job.pack_tokens, accelerator.num_processes)
+        mine = shares[accelerator.process_index]
+        sums: dict[str, torch.Tensor] = {}
+        for number, members in enumerate(mine):
+            last = number == len(mine) - 1
+            with nullcontext() if last else accelerator.no_sync(self._policy):
+                loss, figures = self._loss(members or rows[:1], total)
+                if not members:  # this process only keeps the others company
+                    loss, figures = loss * 0, {name: value * 0 for name, value in figures.items()}
+                accelerator.backward(loss * accelerator.num_processes)  # gradients are averaged over processes
+            for name, value in figures.items():
+                sums[name] = sums[name] + value if name in sums else value
+        norm = accelerator.clip_grad_norm_(self._trainable, _MAX_GRAD_NORM)
+        rate = self._rates.get_last_lr()[0]
+        self._optimizer.step()
+        self._rates.step()
+        self._optimizer.zero_grad()
+        reduced = accelerator.reduce(torch.stack([value.float() for value in sums.values()]))
+        told = dict(zip(sums, reduced.tolist(), strict=True))
+        known = {name: told.pop(name) for name in ("loss", "entropy", "kl", "staleness") if name in told}
+        gap = _mean_and_max(
+            [g for _, g in gaps(((i, self._examples[i]) for i in rows), self._scored, job.policy_version)]
+        )
+        rewards = [r for i in rows if (r := self._examples[i].reward) is not None]
+        return {
+            "computed_tokens": int(told.pop("computed_tokens")),
+            **known,
+            "logprob_gap_mean": gap[0] if gap else None,
+            "logprob_gap_max": gap[1] if gap else None,
+            "reward": sum(rewards) / len(rewards) if rewards else None,
+            "learning_rate": rate,
+            "grad_norm": float(norm),
+            "figures": told,
+        }
+
+    def _loss(self, members: Sequence[int], total: Totals) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        batch, packed = self._collate(members, total)
+        output = self._policy(packed, self._job.temperature)
+        policy = Scores(output[0], output[1], output[3])
+        reference = self._reference(members, output[0].device)
+        loss, figures = self._algorithm.loss(batch, policy, reference)
+        with torch.no_grad():
+            figures = {
+                **{name: value.detach() for name, value in figures.items()},
+                "loss": loss.detach(),
+                "entropy": batch.token_mean(output[1]),
+                "computed_tokens": torch.tensor(float(packed.tokens), device=loss.device),
+            }
+            if reference is not None:
+                figures["kl"] = batch.token_mean(k3(output[0].detach(), reference.logprobs))
+            if batch.staleness is not None:
+                figures["staleness"] = batch.token_mean(batch.staleness)
+        return loss, figures
+
+    def _collate(self, members: Sequence[int], total: Totals) -> tuple[Batch, Pack]:
+        rows = [self._examples[i] for i in members]
+        device = self._accelerator.device
+        batch = collate(
+            rows,
+            [self._known[i] for i in members],
+            total,
+            forced=self._algorithm.imitates,
+            policy_version=self._job.policy_version,
+        )
+        return batch.to(device), pack(rows).to(device)
+
+    def _reference(self, members: Sequence[int], device: torch.device) -> Scores | None:
+        """Of rows scored beforehand; without an adapter to begin with, the starting weights are the reference."""
+        scored = self._scored.reference
+        if not scored and self._job.initial_adapter is None:
+            scored = self._scored.start
+        if any(i not in scored for i in members):
+            return None
+        return Scores(torch.cat([scored[i] for i in members]).to(device))
+
+    def _measure(self, examples: Sequence[Example]) -> Heldout:
+        """Token-weighted loss and exact-match share, in evaluation mode."""
+        loss = weight = 0.0
+        exact = 0
+        self._policy.eval()
+        with torch.no_grad():
+            for start in range(0, len(examples), self._job.batch_size):
+                rows = examples[start : start + self._job.batch_size]
+                batch = collate(rows, [Known()] * len(rows), totals(rows, forced=True), forced=True)
+                output = self._policy(pack(rows).to(self._accelerator.device))
+                own = batch.mask * batch.per_token(batch.weights)
+                loss -= float((own * output[0].cpu()).sum())
+                weight += float(own.sum())
+                wrong = ~output[2].cpu() & (batch.mask > 0)
+                exact += len(rows) - len(batch.owners[wrong].unique())
+        self._policy.train()
+        return Heldout(loss=loss / weight, exact=exact / len(examples))
 
 
-def measure(model: PreTrainedModel, examples: Sequence[Example], batch_size: int) -> Heldout:
-    """Token-weighted loss and exact-match share, in evaluation mode; the mode is restored."""
-    was_training = model.training
-    model.eval()
-    loss = weight = 0.0
-    exact = 0
-    with torch.no_grad():
-        for start in range(0, len(examples), batch_size):
-            packed = pack(examples[start : start + batch_size], model.device)
-            logits = target_logits(model, packed)
-            nll = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="none")
-            loss += float((packed.weights * nll).sum())
-            weight += float(packed.weights.sum())
-            wrong = logits.argmax(-1) != packed.targets
-            samples = packed.grid.shape[0]
-            exact += samples - len(packed.owners[wrong].unique())
-    model.train(was_training)
-    return Heldout(loss=loss / weight, exact=exact / len(examples))
-
-
-def _with_lora(job: Job) -> PeftModel:
-    transformers_logging.disable_progress_bar()
-    base = AutoModelForCausalLM.from_pretrained(
-        job.base, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
-    )
-    config = LoraConfig(
-        r=job.lora_rank, lora_alpha=2 * job.lora_rank, target_modules=_LORA_TARGETS, task_type="CAUSAL_LM"
-    )
-    model = get_peft_model(base, config)
-    # the adapter is named by its digest, which must not depend on where the base model lies
-    config.base_model_name_or_path = Path(job.base).name
-    return model
+def _mean_and_max(gaps: Sequence[torch.Tensor]) -> tuple[float, float] | None:
+    flat = torch.cat(list(gaps)).abs() if gaps else torch.empty(0)
+    return (flat.mean().item(), flat.max().item()) if flat.numel() else None
 
 
 def _learning_rate_share(step: int, steps: int) -> float:
     warm = min(1.0, (step + 1) / _WARMUP_STEPS)
     return warm * (1 - (1 - _FINAL_SHARE) * step / steps)
-
-
-def _batches(examples: Sequence[Example], job: Job, *, start: int) -> Iterator[tuple[int, list[Example]]]:
-    """(step, batch) from `start` on. Every epoch is its own permutation, a function of seed and epoch."""
-    step = 0
-    for epoch in range(job.epochs):
-        order = list(range(len(examples)))
-        random.Random(f"{job.seed}:{epoch}").shuffle(order)  # noqa: S311  a permutation, not a secret
-        for first in range(0, len(order), job.batch_size):
-            if step >= start:
-                yield step, [examples[i] for i in order[first : first + job.batch_size]]
-            step += 1

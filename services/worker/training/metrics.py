@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     """From 0."""
     loss: float
-    """Nats per completion token, before the step."""
+    """The algorithm's, before the step; of imitation, nats per completion token."""
     learning_rate: float
     grad_norm: float
     """Before clipping."""
@@ -27,6 +28,35 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Computed so far."""
     seconds: float
     """Trained so far, over all starts."""
+    entropy: float | None = None
+    """Mean entropy of the distributions tokens were predicted from, nats."""
+    kl: float | None = None
+    """To the reference (what the policy line began with), nats a token; where the job computes it."""
+    reward: float | None = None
+    """Mean over the step's rows."""
+    staleness: float | None = None
+    """Mean over its tokens: weight updates between sampling and the start of training."""
+    logprob_gap_mean: float | None = None
+    """Captured and computed log-probabilities of its rows, absolute difference under the starting weights, nats."""
+    logprob_gap_max: float | None = None
+    figures: dict[str, float] = {}
+    """The algorithm's own; in metrics.jsonl they are keys of the line itself, `figures/NAME`."""
+
+
+_FIGURES = "figures/"
+
+
+def _encode(metrics: Metrics) -> bytes:
+    line: dict[str, Any] = {k: v for k, v in msgspec.to_builtins(metrics).items() if v is not None}
+    line.update({_FIGURES + name: value for name, value in line.pop("figures").items()})
+    return msgspec.json.encode(line)
+
+
+def _decode(line: bytes) -> Metrics:
+    told: dict[str, Any] = msgspec.json.decode(line)
+    figures = {name: told.pop(name) for name in list(told) if name.startswith(_FIGURES)}
+    told["figures"] = {name.removeprefix(_FIGURES): value for name, value in figures.items()}
+    return msgspec.convert(told, type=Metrics)
 
 
 class MetricsLog:
@@ -36,13 +66,13 @@ class MetricsLog:
         self._file = file
         self._steps: dict[int, Metrics] = {}
         for line in file.read_bytes().splitlines() if file.exists() else []:
-            metrics = msgspec.json.decode(line, type=Metrics)
+            metrics = _decode(line)
             self._steps[metrics.step] = metrics
 
     def write(self, metrics: Metrics) -> None:
         self._steps = {step: m for step, m in self._steps.items() if step < metrics.step}
         self._steps[metrics.step] = metrics
-        lines = [msgspec.json.encode(m) + b"\n" for m in self._steps.values()]
+        lines = [_encode(m) + b"\n" for m in self._steps.values()]
         write_atomically(self._file, b"".join(lines))
         left = metrics.seconds / metrics.step * (metrics.steps - metrics.step)
         print(

@@ -1,16 +1,16 @@
-"""Packing: a batch of examples as one sequence whose common prefix is computed once.
+"""Packing: a batch of examples as one sequence in which every shared prefix is computed once.
 
-Requests to one agent begin alike (tool definitions, system text). A pack is `[prefix][s1][s2]…`:
-every sample attends to the prefix and to itself, causally, and never to another sample; positions
-continue from the prefix for each. Attention is computed per sample, so its cost is
-O(samples · length · (prefix + length)) and not quadratic in the pack. The result equals computing
-every example alone, up to rounding.
+Requests to one agent begin alike (tool definitions, system text), and the answers of a group have one
+prompt. The prompts of a pack form a tree: `[common][group 1][answer][answer]…[group 2]…`. Every token
+attends to the shared segments above it and to its own sample, causally, and never to another sample;
+positions go on from the prefix. There is no padding: only attention computes samples of unequal length as
+a rectangle. The result equals computing every example alone, up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import torch
@@ -22,75 +22,157 @@ from services.worker.training.examples import Example
 ATTENTION = "shared_prefix"
 """Name of the attention function below; load the model with `attn_implementation=ATTENTION`."""
 
+_MIN_SHARED = 8
+"""Below the common prefix, fewer shared tokens than this are computed again: another segment costs more."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """R sequences of at most L tokens with the same C tokens before them; in the pack they lie one after the other."""
+
+    context: torch.Tensor
+    """[C] index in T of each token of the shared segments above."""
+    grid: torch.Tensor
+    """[R, L] index in T of each own token; rows are padded at the end with index 0."""
+    slots: torch.Tensor
+    """[own tokens] where in the flattened grid each of them sits: the inverse of `grid`."""
+    mask: torch.Tensor | None
+    """[1, 1, L, C + L] who a token may look at: padding comes last, so causality hides it. None: plain causal."""
+
 
 @dataclass(frozen=True)
 class Pack:
-    """T tokens, the first `prefix` of which are common to S samples of at most L further tokens."""
+    """T tokens of S samples."""
 
     input_ids: torch.Tensor
     """[1, T]"""
     position_ids: torch.Tensor
     """[1, T]"""
-    prefix: int
-    grid: torch.Tensor
-    """[S, L] index in T of each sample's tokens; rows are padded at the end with index 0."""
-    slots: torch.Tensor
-    """[T - prefix] where in the flattened grid each sample token sits: the inverse of `grid`."""
-    mask: torch.Tensor
-    """[1, 1, L, prefix + L] who a sample's token may look at. Padding comes last, so causality hides it."""
+    blocks: tuple[Block, ...]
+    """In the order of their tokens."""
     predict_at: torch.Tensor
     """[N] index in T of the token that predicts each target."""
     targets: torch.Tensor
     """[N] completion token ids, example after example."""
-    owners: torch.Tensor
-    """[N] which example of the batch each target belongs to."""
-    weights: torch.Tensor
-    """[N] the owner's weight."""
+    steps_at: torch.Tensor
+    """[K] index in T of the last token of each process reward's step."""
 
     @property
     def tokens(self) -> int:
         return self.input_ids.shape[1]
 
+    def to(self, device: torch.device | str) -> Pack:
+        blocks = tuple(
+            Block(
+                b.context.to(device),
+                b.grid.to(device),
+                b.slots.to(device),
+                None if b.mask is None else b.mask.to(device),
+            )
+            for b in self.blocks
+        )
+        tensors = ("input_ids", "position_ids", "predict_at", "targets", "steps_at")
+        return replace(self, blocks=blocks, **{name: getattr(self, name).to(device) for name in tensors})
 
-def pack(examples: Sequence[Example], device: torch.device | str = "cpu") -> Pack:
-    """Pack a non-empty batch. The prefix stops one token short of the shortest prompt, so that each
+
+def pack(examples: Sequence[Example]) -> Pack:
+    """Pack a non-empty batch. A shared prefix stops one token short of the shortest prompt in it, so that each
     sample keeps the token its first target is predicted from."""
-    prefix = _common_prefix([e.prompt_token_ids for e in examples])
-    ids = list(examples[0].prompt_token_ids[:prefix])
-    positions = list(range(prefix))
-    rows: list[list[int]] = []
+    layout = _Layout(examples)
+    layout.place(list(range(len(examples))), 0, [])
     predict_at: list[int] = []
-    for example in examples:
-        own = example.prompt_token_ids[prefix:] + example.completion_token_ids
-        start = len(ids)
-        rows.append(list(range(start, start + len(own))))
-        first = start + len(example.prompt_token_ids) - prefix - 1
-        predict_at.extend(range(first, first + len(example.completion_token_ids)))
-        positions.extend(range(prefix, prefix + len(own)))
-        ids.extend(own)
-    longest = max(map(len, rows))
-    grid = [row + [0] * (longest - len(row)) for row in rows]
-    slots = [s * longest + i for s, row in enumerate(rows) for i in range(len(row))]
-    mask = torch.ones(longest, prefix + longest, dtype=torch.bool).tril(diagonal=prefix)
-    counts = torch.tensor([len(e.completion_token_ids) for e in examples])
+    steps_at: list[int] = []
+    for example, first in zip(examples, layout.first_target, strict=True):
+        predict_at.extend(range(first - 1, first - 1 + len(example.completion_token_ids)))
+        steps_at.extend(first + step.end - 1 for step in example.steps or ())
     return Pack(
-        input_ids=torch.tensor([ids], device=device),
-        position_ids=torch.tensor([positions], device=device),
-        prefix=prefix,
-        grid=torch.tensor(grid, device=device),
-        slots=torch.tensor(slots, device=device),
-        mask=mask[None, None].to(device),
-        predict_at=torch.tensor(predict_at, device=device),
-        targets=torch.tensor([t for e in examples for t in e.completion_token_ids], device=device),
-        owners=torch.arange(len(examples)).repeat_interleave(counts).to(device),
-        weights=torch.tensor([e.weight for e in examples]).repeat_interleave(counts).to(device),
+        input_ids=torch.tensor([layout.ids]),
+        position_ids=torch.tensor([layout.positions]),
+        blocks=tuple(layout.blocks),
+        predict_at=torch.tensor(predict_at),
+        targets=torch.tensor([t for e in examples for t in e.completion_token_ids]),
+        steps_at=torch.tensor(steps_at, dtype=torch.long),
     )
 
 
-def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
-    columns = zip(*prompts, strict=False)
-    alike = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-    return min(alike, min(map(len, prompts)) - 1)
+def packed_length(examples: Sequence[Example]) -> int:
+    """Tokens computed for these examples when packed together, at most: one shared prefix counted once."""
+    common = _common_prefix([e.prompt_token_ids for e in examples], 0)
+    return common + sum(e.length - common for e in examples)
+
+
+class _Layout:
+    """Where each token goes; filled by `place`, depth first."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.blocks: list[Block] = []
+        self.first_target = [0] * len(examples)
+        """Index in T of each sample's first completion token."""
+        self._examples = examples
+
+    def place(self, members: list[int], depth: int, context: list[int]) -> None:
+        """Lay out samples whose first `depth` prompt tokens lie at `context` already."""
+        prompts = [self._examples[m].prompt_token_ids for m in members]
+        shared = _common_prefix(prompts, depth)
+        if len(members) > 1 and shared > depth:
+            own = self._append(prompts[0][depth:shared], depth)
+            self._block(context, [own])
+            context = context + own
+        else:
+            shared = depth
+        alone, families = self._families(members, shared)
+        rows = []
+        for m in alone:
+            example = self._examples[m]
+            rows.append(self._append(example.prompt_token_ids[shared:] + example.completion_token_ids, shared))
+            self.first_target[m] = rows[-1][0] + len(example.prompt_token_ids) - shared
+        if rows:
+            self._block(context, rows)
+        for family in families:
+            self.place(family, shared, context)
+
+    def _families(self, members: list[int], depth: int) -> tuple[list[int], list[list[int]]]:
+        """Those that share too little with any other below `depth`, and families of those that share more."""
+        by_next: dict[int, list[int]] = {}
+        for m in members:
+            by_next.setdefault(self._examples[m].prompt_token_ids[depth], []).append(m)
+        alone: list[int] = []
+        families: list[list[int]] = []
+        for family in by_next.values():
+            prompts = [self._examples[m].prompt_token_ids for m in family]
+            if len(family) > 1 and len(family) < len(members) and _common_prefix(prompts, depth) - depth >= _MIN_SHARED:
+                families.append(family)
+            else:
+                alone.extend(family)
+        return alone, families
+
+    def _append(self, ids: Sequence[int], position: int) -> list[int]:
+        start = len(self.ids)
+        self.ids.extend(ids)
+        self.positions.extend(range(position, position + len(ids)))
+        return list(range(start, start + len(ids)))
+
+    def _block(self, context: list[int], rows: list[list[int]]) -> None:
+        longest = max(map(len, rows))
+        plain = not context
+        mask = None if plain else torch.ones(longest, len(context) + longest, dtype=torch.bool).tril(len(context))
+        self.blocks.append(
+            Block(
+                context=torch.tensor(context, dtype=torch.long),
+                grid=torch.tensor([row + [0] * (longest - len(row)) for row in rows]),
+                slots=torch.tensor([r * longest + i for r, row in enumerate(rows) for i in range(len(row))]),
+                mask=None if mask is None else mask[None, None],
+            )
+        )
+
+
+def _common_prefix(prompts: Sequence[Sequence[int]], start: int) -> int:
+    """Length of the prefix all prompts share, given that they share `start` tokens; at most the shortest less one."""
+    columns = zip(*(prompt[start:] for prompt in prompts), strict=False)
+    alike = start + sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    return max(start, min(alike, min(map(len, prompts)) - 1))
 
 
 def shared_prefix_attention(
@@ -111,18 +193,24 @@ def shared_prefix_attention(
         raise NotImplementedError("packed training knows neither sliding windows nor soft-capped attention")
     groups = query.shape[1] // key.shape[1]
     q, k, v = query[0], key[0].repeat_interleave(groups, 0), value[0].repeat_interleave(groups, 0)
-    prefix, samples = packed.prefix, packed.grid.shape[0]
-    parts = []
-    if prefix:
-        head_q, head_k, head_v = (x[None, :, :prefix] for x in (q, k, v))
-        parts.append(scaled_dot_product_attention(head_q, head_k, head_v, is_causal=True, scale=scaling)[0])
-    own_q, own_k, own_v = (x[:, packed.grid].transpose(0, 1) for x in (q, k, v))
-    seen_k, seen_v = (
-        torch.cat([x[None, :, :prefix].expand(samples, -1, -1, -1), own], dim=2) for x, own in ((k, own_k), (v, own_v))
-    )
-    answer = scaled_dot_product_attention(own_q, seen_k, seen_v, attn_mask=packed.mask, scale=scaling)
-    parts.append(answer.transpose(0, 1).flatten(1, 2)[:, packed.slots])
-    return torch.cat(parts, dim=1).transpose(0, 1)[None], None
+    return torch.cat([_block_attention(q, k, v, b, scaling) for b in packed.blocks], dim=1).transpose(0, 1)[None], None
+
+
+def _block_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: Block, scaling: float | None
+) -> torch.Tensor:
+    """[H, own tokens, D]"""
+    rows = block.grid.shape[0]
+    own_q, own_k, own_v = (x[:, block.grid].transpose(0, 1) for x in (q, k, v))
+    if block.mask is None:
+        answer = scaled_dot_product_attention(own_q, own_k, own_v, is_causal=True, scale=scaling)
+    else:
+        seen_k, seen_v = (
+            torch.cat([x[None, :, block.context].expand(rows, -1, -1, -1), own], dim=2)
+            for x, own in ((k, own_k), (v, own_v))
+        )
+        answer = scaled_dot_product_attention(own_q, seen_k, seen_v, attn_mask=block.mask, scale=scaling)
+    return answer.transpose(0, 1).flatten(1, 2)[:, block.slots]
 
 
 AttentionInterface.register(ATTENTION, shared_prefix_attention)
