@@ -320,6 +320,21 @@ class RewardSettings(_Section):
     )
 
 
+class Judge(_Section):
+    """A model that judges what agents did, by a written constitution."""
+
+    url: str = Field("", description="an OpenAI-compatible endpoint, with /v1; empty: nothing is judged")
+    model: str = Field("", description="the model asked there")
+    key_env: str = Field("", description="environment variable that holds its API key; empty: it needs none")
+    constitution: str = Field("", description="file of the principles it goes by (TOML); empty: those that ship")
+    votes: int = Field(3, ge=1, description="times each reply is judged")
+    temperature: float = Field(0.7, ge=0, description="so that votes may differ")
+    max_tokens: int = Field(512, ge=1, description="longest answer of the judge")
+    max_chars: int = Field(24000, ge=100, description="longest conversation shown to it; older messages are left out")
+    concurrency: int = Field(4, ge=1, description="questions at once")
+    timeout_s: float = Field(120, gt=0, description="longest wait for one answer")
+
+
 class Settings(_Section):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
@@ -335,6 +350,7 @@ class Settings(_Section):
     replay: Replay = Replay()
     delivery: Delivery = Delivery()
     harvest: Harvest = Harvest()
+    judge: Judge = Judge()
     upstreams: dict[str, UpstreamSettings] = {}
     mcp: dict[str, McpServer] = {}
     a2a: dict[str, A2aAgent] = {}

@@ -11,8 +11,8 @@ from evaluators.cases import Case
 from evaluators.rewards import RewardRule, rule_of
 from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source_rows
 from evaluators.rewards.rule import keep_calibration
-from evoplane.cli.cases import read_cases
 from evoplane.cli.output import Json, finite, out, print_json, show
+from evoplane.recorded import read_cases
 from evoplane.settings import Settings, settings
 from registry import control, tenants
 from registry.tenants import RegistryError

@@ -43,6 +43,8 @@ class Feedback(Struct, forbid_unknown_fields=True):
     """The OpenAI message that the agent should have given."""
     source: Source | None = None
     confidence: float | None = None
+    optimizable: bool | None = None
+    """May a trainer use it directly? Not what a model said, unless it is told so."""
     id: str | None = None
     """Makes sending it again harmless."""
     observed_at: str | None = None
@@ -108,7 +110,7 @@ def _annotation(key: Key, item: Feedback) -> AnnotationDraft:
     """A demonstration is a preference, a correction a critique, anything else a reward."""
     ext: dict[str, Any] = {"key": key.id}
     placeholder = Target(trajectory_id=_PENDING)
-    fields: dict[str, Any] = {"value": _or_unset(item.value), "optimizable": key.purpose == "serve"}
+    fields: dict[str, Any] = {"value": _or_unset(item.value), "optimizable": _optimizable(key, item)}
     if item.name == "demonstration" or item.demonstration is not None:
         if item.demonstration is None or item.demonstration.get("role") != "assistant":
             raise errors.malformed("A demonstration is a message with role 'assistant'.", "demonstration")
@@ -145,6 +147,12 @@ def _annotation(key: Key, item: Feedback) -> AnnotationDraft:
         ext=ext,
         **fields,
     )
+
+
+def _optimizable(key: Key, item: Feedback) -> bool:
+    said_by_a_model = item.source is not None and item.source.kind in ("llm_judge", "reward_model")
+    wanted = not said_by_a_model if item.optimizable is None else item.optimizable
+    return wanted and key.purpose == "serve"
 
 
 def _time(text: str | None) -> str | UnsetType:

@@ -201,3 +201,16 @@ async def test_an_idle_session_closes_by_itself(running: Running) -> None:
     later = await running.chat([user("hi again")], headers=SESSION)
     assert len(running.reader.trajectories("northwind")) == 2
     assert running.chain(later)[0]["session_id"] == "s1"
+
+
+async def test_what_a_model_said_is_not_for_optimising_unless_told_so(running: Running) -> None:
+    response = await running.chat([user("hi")], headers=SESSION)
+    judge = {"kind": "llm_judge", "id": "m"}
+    signal = {"event_id": running.event(response)["id"], "name": "judge", "value": 1}
+    await running.feedback([
+        {**signal, "source": judge},
+        {**signal, "source": judge, "optimizable": True},
+        {**signal, "name": "stars"},
+        {**signal, "name": "stars", "optimizable": False},
+    ])  # fmt: skip
+    assert [a["optimizable"] for a in signals_on(running, response)] == [False, True, True, False]

@@ -1,4 +1,4 @@
-"""An agent's recorded decisions, read from the log for a command."""
+"""An agent's recorded decisions, read from the log for a command or a flow."""
 
 from __future__ import annotations
 
