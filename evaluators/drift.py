@@ -1,20 +1,25 @@
-"""Has the work changed? Evidently's drift report under tests that keep their error rate.
+"""Is one window of work like another? Evidently's drift report under tests that keep their error rate.
 
 Evidently's defaults flag some column in 52-86% of windows drawn from one distribution: its chi-square
 takes the reference as exact truth, and its effect-size thresholds are below the noise of a few hundred
 rows. So: Kolmogorov-Smirnov for measurements, a registered two-sample chi-square for categories, each
-at alpha / columns (Bonferroni), and nothing at all below `MIN_ROWS` a side.
+at alpha / columns (Bonferroni), a least effect that matters (`evaluators.effects`), and nothing at all below `MIN_ROWS`
+a side. This is one look at two windows; `evaluators.drift_watch` looks for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from evaluators import effects
 from evaluators.cases import Case
+from evaluators.effects import Effect
+from evaluators.text_drift import TextDrift
+from evoplane.settings import Monitor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +29,19 @@ MIN_ROWS = 20
 
 MEASURES = ["latency_ms", "input_tokens", "output_tokens", "request_words"]
 CATEGORIES = ["tenant", "action", "success", "corrected"]
+
+Sort = Literal["workload", "behaviour", "performance"]
+
+SORTS: dict[str, Sort] = {
+    "tenant": "workload",
+    "request_words": "workload",
+    "topic": "workload",
+    "text": "workload",
+    "success": "performance",
+    "corrected": "performance",
+}
+"""What a column is about: what is asked of the agent, or how well it did. Every other column is how it behaves."""
+
 _METHOD = "chi2_two_sample"
 
 
@@ -32,34 +50,69 @@ class Drift(msgspec.Struct, frozen=True):
     columns: dict[str, float]
     """p-value by column."""
     drifted: tuple[str, ...]
+    """Columns whose p-value is below the threshold and whose effect matters."""
     threshold: float
     """Bonferroni: alpha / columns."""
     current: int
     reference: int
     report_url: str | None = None
+    effects: dict[str, Effect] = {}
+    text: TextDrift | None = None
+
+    @property
+    def sorts(self) -> tuple[Sort, ...]:
+        """What drifted: other work, other behaviour, other results."""
+        return tuple(sorted({sort_of(column) for column in self.drifted}))
+
+
+def sort_of(column: str) -> Sort:
+    return SORTS.get(column, "behaviour")
+
+
+def rows(cases: Sequence[Case]) -> dict[str, list[Any]]:
+    """The watched columns, a row a trajectory: its first decision, because those after it depend on it."""
+    kept = _first(cases)
+    return {
+        "latency_ms": [c.latency_ms for c in kept],
+        "input_tokens": [float(c.input_tokens) for c in kept],
+        "output_tokens": [float(c.output_tokens) for c in kept],
+        "request_words": [float(len(c.request.split())) for c in kept],
+        "tenant": [c.tenant for c in kept],
+        "action": [c.action.kind for c in kept],
+        "success": [str(c.success) for c in kept],
+        "corrected": [str(bool(c.corrections)) for c in kept],
+    }
+
+
+def requests(cases: Sequence[Case]) -> list[str]:
+    """What was asked, a text a row."""
+    return [c.request for c in _first(cases)]
+
+
+def _first(cases: Sequence[Case]) -> list[Case]:
+    first: dict[str, Case] = {}
+    for case in cases:
+        known = first.get(case.trajectory_id)
+        if known is None or (case.at, case.event_id) < (known.at, known.event_id):
+            first[case.trajectory_id] = case
+    return list(first.values())
 
 
 def frame(cases: Sequence[Case]) -> pd.DataFrame:
-    """The cases as the columns that are watched."""
+    """The same, for Evidently."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {
-            "latency_ms": [c.latency_ms for c in cases],
-            "input_tokens": [float(c.input_tokens) for c in cases],
-            "output_tokens": [float(c.output_tokens) for c in cases],
-            "request_words": [float(len(c.request.split())) for c in cases],
-            "tenant": [c.tenant for c in cases],
-            "action": [c.action.kind for c in cases],
-            "success": [str(c.success) for c in cases],
-            "corrected": [str(bool(c.corrections)) for c in cases],
-        }
-    )
+    return pd.DataFrame(rows(cases))
 
 
-def compare(current: pd.DataFrame, reference: pd.DataFrame, alpha: float = 0.05) -> tuple[Drift, Any]:
-    """Compare two windows; returns the result and Evidently's run (None without enough data)."""
-    threshold = alpha / (len(MEASURES) + len(CATEGORIES))
+def compare(
+    current: pd.DataFrame, reference: pd.DataFrame, config: Monitor, text: TextDrift | None = None
+) -> tuple[Drift, Any]:
+    """Compare two windows; returns the result and Evidently's run (None without enough data).
+
+    `text` is what `evaluators.text_drift.compare` said of their requests, if it was asked, at the same threshold.
+    """
+    threshold = level(config)
     if min(len(current), len(reference)) < MIN_ROWS:
         return Drift("not enough data", {}, (), threshold, len(current), len(reference)), None
     run = _report(current, reference, threshold)
@@ -68,9 +121,26 @@ def compare(current: pd.DataFrame, reference: pd.DataFrame, alpha: float = 0.05)
         column = (metric.get("config") or {}).get("column")
         if column:
             columns[column] = float(metric["value"])
-    drifted = tuple(sorted(name for name, p in columns.items() if p < threshold))
+    sizes = sizes_of(current, reference, config)
+    drifted = {name for name, p in columns.items() if p < threshold and sizes[name].matters}
+    if text is not None and text.state == "drift":
+        drifted.add("text")
     state: Literal["drift", "quiet"] = "drift" if drifted else "quiet"
-    return Drift(state, columns, drifted, threshold, len(current), len(reference)), run
+    counts = len(current), len(reference)
+    return Drift(state, columns, tuple(sorted(drifted)), threshold, *counts, effects=sizes, text=text), run
+
+
+def level(config: Monitor) -> float:
+    """The p-value below which a column, or the text, may be said to drift."""
+    return config.alpha / (len(MEASURES) + len(CATEGORIES) + (config.text_drift != "off"))
+
+
+def sizes_of(current: Mapping[str, Any], reference: Mapping[str, Any], config: Monitor) -> dict[str, Effect]:
+    """Each column's effect size."""
+    found = {name: effects.of_measure(list(current[name]), list(reference[name]), config) for name in MEASURES}
+    return found | {
+        name: effects.of_category(list(current[name]), list(reference[name]), config) for name in CATEGORIES
+    }
 
 
 def publish(run: Any, workspace: Path, project: str, base_url: str) -> str:

@@ -145,7 +145,21 @@ class Monitor(_Section):
     window: int = Field(400, description="most recent judged trajectories a window holds")
     min_outcomes: int = Field(40, description="fewer judged trajectories than this are 'not enough data'")
     target_success: float = Field(0.9, description="success rate below which an agent is worth improving")
-    alpha: float = Field(0.05, description="false-alarm probability of every interval, per look")
+    alpha: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="probability that an agent as good as ever is ever disturbed while a version serves; "
+        "and the error of every shown interval",
+    )
+    drift_min_rows: int = Field(50, ge=20, description="new trajectories that drift looks at together")
+    min_cohen_h: float = Field(0.2, gt=0, description="smallest change of a rate that is drift, Cohen's h")
+    min_cramers_v: float = Field(0.15, gt=0, description="smallest change of a category that is drift, Cramér's V")
+    min_ks_d: float = Field(0.15, gt=0, description="smallest change of a measurement that is drift, KS distance")
+    min_auc: float = Field(0.6, gt=0.5, description="smallest change of texts that is drift, classifier's AUC")
+    text_drift: Literal["embeddings", "lexical", "off"] = Field(
+        "lexical", description="what requests are compared by; embeddings cost a look 10 s of start-up or more"
+    )
     debounce_s: float = Field(60, description="one alert per agent and cause within this time")
 
 
@@ -260,6 +274,29 @@ class A2aAgent(_Section):
     tenant: str | None = Field(None, description="it works for this tenant only, who may ask it for anything")
 
 
+class Price(_Section):
+    """What a model costs, in any one currency."""
+
+    input_per_million: float = Field(ge=0, description="per million prompt tokens")
+    output_per_million: float = Field(ge=0, description="per million completion tokens")
+
+
+class AlertHook(_Section):
+    """A system that is told of alerts by a signed POST."""
+
+    url: str = Field(pattern="^https?://", description="where it listens")
+    secret_env: str = Field(description="environment variable that holds the secret of its HMAC-SHA256 signature")
+    events: list[Literal["evoplane.agent.degraded", "evoplane.agent.workload_shift"]] = Field(
+        ["evoplane.agent.degraded"], description="what it is told"
+    )
+
+
+class Alerts(_Section):
+    attempts: int = Field(4, ge=1, description="tries of a webhook at each look, with doubling pauses")
+    timeout_s: float = Field(10, gt=0, description="how long one try may take")
+    keep_hours: float = Field(24, gt=0, description="an alert that was not taken by then is given up")
+
+
 class Harvest(_Section):
     enabled: bool = Field(True, description="look for candidate signals in what users and tools said")
 
@@ -351,6 +388,9 @@ class Settings(_Section):
     delivery: Delivery = Delivery()
     harvest: Harvest = Harvest()
     judge: Judge = Judge()
+    alerts: Alerts = Alerts()
+    alert_hooks: dict[str, AlertHook] = {}
+    prices: dict[str, Price] = {}
     upstreams: dict[str, UpstreamSettings] = {}
     mcp: dict[str, McpServer] = {}
     a2a: dict[str, A2aAgent] = {}

@@ -38,7 +38,12 @@ RULES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "evolve a degraded agent": (
         "evoplane.agent.degraded",
         "evolve/evolve",
-        {"agent": _AGENT, "reason": _text("reason", "degraded"), "evidence": _value("evidence", "{}")},
+        {
+            "agent": _AGENT,
+            "reason": _text("reason", "degraded"),
+            "evidence": _value("evidence", "{}"),
+            "alert": _text("alert", ""),
+        },
     ),
     "deliver an accepted candidate": (
         "evoplane.candidate.accepted",

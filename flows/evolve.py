@@ -8,6 +8,8 @@ One evolution per agent at a time. A gate that fails stops the run under the gat
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,12 @@ from flows import (
 from flows.answering import answer_cases
 from flows.interventions import Evidence, Proposal, interventions
 from flows.reading import served
-from registry import audit, control, decisions, pointers, prefect_runs, tracking, versions
+from registry import alerts, audit, control, decisions, pointers, prefect_runs, tracking, versions
 from registry.manifest import Manifest
 from services.worker import client
 
 from prefect import flow, get_run_logger, task  # isort: skip
+from prefect.runtime import flow_run  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
 from prefect.cache_policies import NO_CACHE  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
@@ -43,10 +46,27 @@ ACCEPTED = "evoplane.candidate.accepted"
 
 
 @flow(name="evolve", flow_run_name="evolve {agent} · {reason}", log_prints=True)
-def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = None) -> Any:
-    """Improve one agent, if that can be shown to be an improvement."""
-    with limits.one_at_a_time(f"evolve-{agent}"):
+def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = None, alert: str = "") -> Any:
+    """Improve one agent, if that can be shown to be an improvement.
+
+    `alert` is the alert it answers (`registry.alerts`), empty when somebody asked: an alert is answered once.
+    """
+    with limits.one_at_a_time(f"evolve-{agent}"), answering(alert) as mine:
+        if not mine:
+            return Completed(name="Already answered", message=f"another run has taken alert {alert}")
         return _evolve(settings(), agent, reason)
+
+
+@contextmanager
+def answering(alert: str) -> Iterator[bool]:
+    """Take an alert for the block; False when another run has it."""
+    connection = control.connect(settings().control_db)
+    taken = alerts.take(connection, alert, str(flow_run.id)) if alert else None
+    try:
+        yield not alert or taken is not None
+    finally:
+        if taken is not None:
+            alerts.end(connection, alert, "evolved")
 
 
 def _evolve(config: Settings, agent: str, reason: str) -> Any:

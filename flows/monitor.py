@@ -1,33 +1,40 @@
 """monitor: how an agent's recent work looks, and the alert when it is not good enough.
 
-    statistics with intervals → drift (Evidently) → artifacts → `evoplane.agent.degraded`
+    new judgements → triggers and drift, for ever → statistics of the window → artifacts → `evoplane.agent.degraded`
 
-One alert per agent and cause: not while a candidate is on its way, not within the debounce time, and not
-again for the same version before there is substantial new evidence.
+Triggers decide (`evaluators.triggers`, `evaluators.drift_watch`); the window's statistics and Evidently's report are
+for people. One alert per agent and cause: not while a candidate is on its way, not within the debounce time, and not
+again for the same version before there is substantial new evidence. A shift of the workload without a loss is reported
+as `evoplane.agent.workload_shift`, which starts nothing.
 """
 
 from __future__ import annotations
 
-import fcntl
+import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from evaluators import watching
 from evaluators.cases import Case
+from evaluators.diagnosis.mix import Change, change
+from evaluators.diagnosis.outcomes import outcomes_of
 from evaluators.drift import Drift
 from evaluators.statistics import Statistics, summarise, table
-from evoplane.settings import Settings, settings
+from evaluators.watching import Memo, Seen
+from evoplane.settings import Price, Settings, settings
 from flows import (
+    alert_hooks,
     environment,  # noqa: F401  (before prefect)
     reports,
 )
+from flows.outcomes import newly_judged
 from flows.reading import CaseReader, served
-from registry import approvals, control, pointers, prefect_runs
-from services.proxy.store import open_reader
+from registry import alerts, approvals, control, pointers, prefect_runs
+from registry.alerts import Cause
+from services.proxy.store import StoreReader, open_reader
 
 from prefect import flow, task  # isort: skip
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact  # isort: skip
@@ -35,100 +42,181 @@ from prefect.cache_policies import NO_CACHE  # isort: skip
 from prefect.states import Completed  # isort: skip
 
 ALERT = "evoplane.agent.degraded"
-_WORKLOAD = frozenset({"success", "corrected", "action", "tenant", "request_words"})
-"""Columns whose drift an intervention can answer; latency and token counts are shown, not alerted on."""
-
-
-class Memo(msgspec.Struct, kw_only=True):
-    """What the last look left behind, by agent: var/monitor/<agent>.json."""
-
-    seen: str = ""
-    """Version, number of judged decisions and the last judgement: unchanged means nothing new."""
-    alerts: dict[str, dict[str, Any]] = {}
-    """By cause: {"at", "version", "newest"} of the last alert; `newest` is its window's last judgement."""
+SHIFT = "evoplane.agent.workload_shift"
 
 
 @flow(name="monitor", flow_run_name="monitor {agent}", log_prints=True)
 def monitor(agent: str) -> Any:
     """Look at one agent once."""
     state, message = look(agent)
-    return Completed(name=state, message=message)
+    return Completed(name=state, message="; ".join([message, *sent(settings())]))
 
 
 @flow(name="monitor-all", flow_run_name="scheduled look", log_prints=True)
 def monitor_all() -> Any:
     """Look at every agent that serves a version."""
     agents = sorted(pointers.all_routes(control.connect(settings().control_db)))
-    lines = [f"{agent}: {': '.join(look(agent))}" for agent in agents]
+    lines = [f"{agent}: {', '.join(look(agent))}" for agent in agents]
+    lines += sent(settings())
     return Completed(message="; ".join(lines) or "no agent serves a version yet")
 
 
 def look(agent: str) -> tuple[str, str]:
     """Compute, publish, and alert if it is called for; returns (state, sentence)."""
     config = settings()
-    routes = pointers.all_routes(control.connect(config.control_db))
+    connection = control.connect(config.control_db)
+    routes = pointers.all_routes(connection)
     if agent not in routes:
         return "No version", f"agent {agent!r} serves no version yet"
     champion = routes[agent].champion
-    with memo(config, agent) as state:
-        window = judged_window(config, agent, champion)
+    announce_again(config, connection, agent)
+    reader = open_reader(config)
+    with watching.memo(config.var, agent) as state:
+        for judged, cursor in newly_judged(reader, agent, champion, state.cursor):
+            watching.take(state, champion, judged, config.monitor)
+            state.cursor = cursor
+        watching.take(state, champion, [], config.monitor)
+        found = watching.seen(state, config.monitor)
+        cases = CaseReader(reader, agent).read(limit=config.monitor.window)
+        mine = served(cases, champion)
+        window = [c for c in mine if c.success is not None][-config.monitor.window :]
         newest = max((c.judged_at for c in window), default="")
         seen = f"{champion}/{len(window)}/{newest}"
         if seen == state.seen:
             return "Nothing new", f"version {champion}: {len(window)} judged decisions"
-        statistics = summarise(
-            window,
-            target=config.monitor.target_success,
-            min_outcomes=config.monitor.min_outcomes,
-            alpha=config.monitor.alpha,
-        )
-        drift = look_for_drift(agent, window)
-        publish_statistics(agent, champion, statistics, drift)
+        statistics = statistics_of(config, connection, agent, reader, mine, cases, found)
+        drift, shift = look_for_drift(agent, window)
+        publish_statistics(agent, champion, statistics, drift, found, shift)
         state.seen = seen
-        cause = alert_cause(statistics, drift, config)
-        if cause is None:
+        evidence = {
+            "statistics": msgspec.to_builtins(statistics),
+            "drift": msgspec.to_builtins(drift),
+            "triggers": msgspec.to_builtins(found),
+            "shift": msgspec.to_builtins(shift),
+        }
+        if found.cause is None:
+            report_shift(config, agent, champion, state, found, evidence)
             return statistics.state.capitalize(), statistics.reason
-        held = held_back(config, agent, champion, cause[0], window, state, time.time())
+        held = held_back(config, agent, champion, found.cause[0], window, state, time.time())
         if held:
             state.seen = ""  # the next look decides again, new data or not
-            return "Alert held back", f"{cause[1]}; {held}"
-        evidence = {"statistics": msgspec.to_builtins(statistics), "drift": msgspec.to_builtins(drift)}
-        payload = {"agent": agent, "reason": cause[1], "version": champion, "evidence": reports.finite(evidence)}
-        prefect_runs.emit_event(config, ALERT, agent, payload)
-        state.alerts[cause[0]] = {"at": time.time(), "version": champion, "newest": newest}
-        return "Degraded", cause[1]
+            return "Alert held back", f"{found.cause[1]}; {held}"
+        degraded(config, connection, agent, champion, found.cause, evidence)
+        state.alerts[found.cause[0]] = {"at": time.time(), "version": champion, "newest": newest}
+        watching.told(state, found)
+        return "Degraded", found.cause[1]
 
 
-def judged_window(config: Settings, agent: str, champion: str) -> list[Case]:
-    """The champion's most recent judged decisions, oldest first."""
-    reader = CaseReader(open_reader(config), agent)
-    cases = served(reader.read(limit=config.monitor.window), champion)
-    return [c for c in cases if c.success is not None][-config.monitor.window :]
+def statistics_of(
+    config: Settings,
+    connection: sqlite3.Connection,
+    agent: str,
+    reader: StoreReader,
+    mine: Sequence[Case],
+    cases: Sequence[Case],
+    found: Seen | None,
+) -> Statistics:
+    """Statistics of the champion's decisions `mine` among all of the agent's `cases`."""
+    prices = {
+        v: config.prices.get(b.manifest.policy.served_name) for v, b in pointers.versions(connection, agent).items()
+    }
+
+    def price_of(case: Case) -> Price | None:
+        return prices.get(case.agent_version)
+
+    window = config.monitor.window
+    ended = {r.trajectory_id: r.closed for t in reader.tenants() for r in reader.trajectories(t, agent, limit=window)}
+    return summarise(
+        mine,
+        target=config.monitor.target_success,
+        min_outcomes=config.monitor.min_outcomes,
+        alpha=config.monitor.alpha,
+        price_of=price_of,
+        ended=ended,
+        canary=[c for c in cases if c.role == "canary" and c.purpose == "serve"],
+        alarms=None if found is None else [found.cause[1]] if found.cause else [],
+    )
 
 
 @task(cache_policy=NO_CACHE, task_run_name="drift {agent}")
-def look_for_drift(agent: str, window: list[Case]) -> Drift:
+def look_for_drift(agent: str, window: list[Case]) -> tuple[Drift, Change | None]:
     """The newer half of the window against the older half; the report goes to the Evidently workspace."""
-    from evaluators import drift
+    from evaluators import drift, text_drift
 
     config = settings()
     half = len(window) // 2
+    current, reference = window[half:], window[:half]
+    shift = None
+    if current and reference:
+        shift = change(outcomes_of(current), outcomes_of(reference), config.monitor.alpha)
     if half < drift.MIN_ROWS:
-        return Drift("not enough data", {}, (), 0.0, len(window) - half, half)
-    found, run = drift.compare(drift.frame(window[half:]), drift.frame(window[:half]), config.monitor.alpha)
+        return Drift("not enough data", {}, (), 0.0, len(current), len(reference)), shift
+    text = None
+    if config.monitor.text_drift != "off":
+        text = text_drift.compare(
+            drift.requests(current),
+            drift.requests(reference),
+            alpha=drift.level(config.monitor),
+            min_auc=config.monitor.min_auc,
+            method=config.monitor.text_drift,
+        )
+    found, run = drift.compare(drift.frame(current), drift.frame(reference), config.monitor, text)
+    if run is None:
+        return found, shift
     url = drift.publish(run, config.var / "evidently", agent, config.evidently_url)
-    return msgspec.structs.replace(found, report_url=url)
+    return msgspec.structs.replace(found, report_url=url), shift
 
 
-def alert_cause(statistics: Statistics, drift: Drift, config: Settings) -> tuple[str, str] | None:
-    """(cause, sentence) when the agent is worth an evolution."""
-    target = config.monitor.target_success
-    if statistics.state == "degraded":
-        return "success", f"success {statistics.success.value:.2f} < {target:.2f}"
-    moved = sorted(_WORKLOAD & set(drift.drifted))
-    if statistics.state != "not enough data" and moved and statistics.success.value < target:
-        return "drift", f"drift in {', '.join(moved)}"
-    return None
+def degraded(
+    config: Settings,
+    connection: sqlite3.Connection,
+    agent: str,
+    champion: str,
+    cause: tuple[str, str],
+    evidence: dict[str, Any],
+) -> None:
+    """Raise the alert: recorded first, then announced; an alert that is open already takes this cause in."""
+    name, reason = cause
+    alert, new = alerts.raise_alert(
+        connection, agent, Cause(name, reason, control.now(), champion), reports.finite(evidence)
+    )
+    payload = {"agent": agent, "reason": reason, "version": champion, "cause": name}
+    alert_hooks.enqueue(config, ALERT, alert.id, payload, time.time())
+    if new:
+        prefect_runs.emit_event(
+            config, ALERT, agent, {**payload, "alert": alert.id, "evidence": reports.finite(evidence)}
+        )
+
+
+def announce_again(config: Settings, connection: sqlite3.Connection, agent: str) -> None:
+    """An alert nobody took: its event was lost, or the flows were away. Taking it twice is impossible."""
+    waiting = alerts.open_alert(connection, agent)
+    if waiting is None or prefect_runs.seconds_since(waiting.announced_at) < max(60.0, config.monitor.debounce_s):
+        return
+    first = waiting.causes[0]
+    payload = {"agent": agent, "reason": first.reason, "version": first.version, "cause": first.cause}
+    prefect_runs.emit_event(config, ALERT, agent, {**payload, "alert": waiting.id, "evidence": waiting.evidence})
+    alerts.announced(connection, waiting.id)
+
+
+def report_shift(
+    config: Settings, agent: str, champion: str, state: Memo, found: Seen, evidence: dict[str, Any]
+) -> None:
+    """Other work, done as well as ever: said once, and what is new becomes what is compared with."""
+    if not found.workload:
+        return
+    reason = f"other work, no loss: {'; '.join(map(str, found.workload))}"
+    payload = {"agent": agent, "reason": reason, "version": champion, "cause": "workload"}
+    id = f"shift-{agent}-{champion}-{state.drift.epoch}"
+    alert_hooks.enqueue(config, SHIFT, id, payload, time.time())
+    prefect_runs.emit_event(config, SHIFT, agent, {**payload, "evidence": reports.finite(evidence)})
+    watching.told(state, Seen([], found.moved))
+
+
+def sent(config: Settings) -> list[str]:
+    """Webhooks that wait are tried; what a person should know of it."""
+    report = alert_hooks.send(config)
+    return [*(f"told {hook}" for hook in report.sent), *(f"NOT told {why}" for why in report.failed)]
 
 
 def held_back(
@@ -160,37 +248,16 @@ def held_back(
     return None
 
 
-@contextmanager
-def memo(config: Settings, agent: str) -> Iterator[Memo]:
-    """The agent's memo, locked: simultaneous looks take turns, so one cause gives one alert."""
-    folder = config.var / "monitor"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{agent}.json"
-    with (folder / f"{agent}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        state = msgspec.json.decode(file.read_bytes(), type=Memo) if file.exists() else Memo()
-        yield state
-        _replace(file, msgspec.json.encode(state))
-
-
-def publish_statistics(agent: str, champion: str, statistics: Statistics, drift: Drift) -> None:
+def publish_statistics(
+    agent: str, champion: str, statistics: Statistics, drift: Drift, found: Seen, shift: Change | None
+) -> None:
     create_table_artifact(
         key=f"statistics-{agent}",
         table=table(statistics),
         description=f"**{agent}**, version {champion}: {statistics.state} ({statistics.reason})",
     )
-    lines = [f"# Drift of {agent}: {drift.state}", "", f"{drift.current} decisions against {drift.reference} earlier."]
-    if drift.columns:
-        lines += ["", f"| column | p | below {drift.threshold:.4f} |", "|---|---|---|"]
-        lines += [f"| {c} | {p:.4g} | {'**yes**' if p < drift.threshold else 'no'} |" for c, p in drift.columns.items()]
-    create_markdown_artifact(key=f"drift-{agent}", markdown="\n".join(lines))
+    create_markdown_artifact(key=f"drift-{agent}", markdown=reports.drift_page(agent, drift, found, shift))
     if drift.report_url:
         create_link_artifact(
             key=f"drift-report-{agent}", link=drift.report_url, link_text=f"Evidently: drift of {agent}"
         )
-
-
-def _replace(file: Path, content: bytes) -> None:
-    temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(file)

@@ -37,7 +37,14 @@ class CaseReader:
         return sorted(cases, key=lambda c: (c.at, c.event_id))
 
     def _load(self, tenant: str, trajectory_id: str) -> list[Case]:
-        records = [self._reader.resolve(tenant, r) for r in self._reader.records(tenant, trajectory_id)]
+        return self.of(tenant, self.records(tenant, trajectory_id))
+
+    def records(self, tenant: str, trajectory_id: str) -> list[dict[str, Any]]:
+        """A trajectory's records, resolved."""
+        return [self._reader.resolve(tenant, r) for r in self._reader.records(tenant, trajectory_id)]
+
+    def of(self, tenant: str, records: list[dict[str, Any]]) -> list[Case]:
+        """The decisions these records tell of."""
         return cases_of(tenant, records, lambda context: self.tools(tenant, context), rule=self._rule)
 
     def tools(self, tenant: str, context: str) -> list[dict[str, Any]]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from evaluators.diagnosis.mix import Change
+from evaluators.drift import Drift, sort_of
 from evaluators.quality import QualityResult
+from evaluators.watching import Seen
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact  # isort: skip
 
@@ -66,6 +69,43 @@ def decision_page(decision_id: str, record: dict[str, Any]) -> str:
                 f"| could not be judged | {r['unknown']} of {len(r['results'])} |",
             ]
     return "\n".join(lines)
+
+
+def drift_page(agent: str, drift: Drift, found: Seen, shift: Change | None) -> str:
+    """The window's two halves beside each other, and what the watch over all looks says."""
+    moved = "; ".join(map(str, found.moved)) or "nothing"
+    lines = [
+        f"# Drift of {agent}: {drift.state}",
+        "",
+        f"Over all looks at this version: {moved} drifted.",
+        "",
+        f"In this window, {drift.current} trajectories against {drift.reference} earlier ones:",
+    ]
+    if drift.columns:
+        lines += [
+            "",
+            f"| column | about | p | below {drift.threshold:.4f} | effect | matters |",
+            "|---|---|---|---|---|---|",
+        ]
+        for column, p in drift.columns.items():
+            effect = drift.effects[column]
+            lines.append(
+                f"| {column} | {sort_of(column)} | {p:.4g} | {_yes(p < drift.threshold)} "
+                f"| {effect} | {_yes(effect.matters)} |"
+            )
+    if drift.text is not None and drift.text.auc.n:
+        lines += ["", f"Texts ({drift.text.method}): {drift.text.state}, AUC {drift.text.auc}, p {drift.text.p:.3g}."]
+        lines += [f"- {text}" for text in drift.text.telling]
+    if shift is not None:
+        lines += [
+            "",
+            f"Success, newer half minus older: {shift.within} on the same work, {shift.mix:+.2f} by other work.",
+        ]
+    return "\n".join(lines)
+
+
+def _yes(holds: bool) -> str:
+    return "**yes**" if holds else "no"
 
 
 def interval_text(interval: dict[str, Any]) -> str:

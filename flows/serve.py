@@ -28,7 +28,7 @@ from flows.deliver import deliver, take_out
 from flows.evolve import evolve
 from flows.monitor import monitor, monitor_all
 from flows.rollback import rollback
-from registry import approvals, control, pointers, prefect_runs, versions
+from registry import alerts, approvals, control, pointers, prefect_runs, versions
 
 from prefect import Flow, get_client, serve  # isort: skip
 from prefect.client.orchestration import SyncPrefectClient  # isort: skip
@@ -84,6 +84,7 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     crash_orphans()
+    give_back_alerts(config)
     threading.Thread(target=set_up, name="automations", daemon=True).start()
     serve(
         _deployment(evolve, "evolve", description="find and prove an improvement"),
@@ -142,6 +143,15 @@ def crash_orphans() -> None:
             _log.warning("run %s was left %s: crashed", run.name, run.state_name)
             message = "its process was gone when the flows started"
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+def give_back_alerts(config: Settings) -> None:
+    """Alerts whose evolution died are open again: the next look announces them."""
+    connection = control.connect(config.control_db)
+    for alert in alerts.list_alerts(connection):
+        if alert.status == "taken":
+            _log.warning("alert %s of %s: its run %s is gone", alert.id, alert.agent, alert.taken_by)
+            alerts.give_back(connection, alert.id)
 
 
 def take_up_deliveries(config: Settings) -> None:

@@ -40,6 +40,9 @@ CREATE TABLE IF NOT EXISTS canaries (
   body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS decisions (
   id TEXT PRIMARY KEY, agent TEXT NOT NULL, at TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS alerts (
+  id TEXT PRIMARY KEY, agent TEXT NOT NULL, status TEXT NOT NULL, body BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS alerts_open ON alerts (agent) WHERE status='open';
 CREATE TABLE IF NOT EXISTS tenant_keys (
   tenant TEXT NOT NULL REFERENCES tenants(id), version INTEGER NOT NULL, wrapped BLOB NOT NULL,
   created_at TEXT NOT NULL, PRIMARY KEY (tenant, version));

@@ -43,6 +43,11 @@ def emit_event(config: Settings, event: str, agent: str, payload: Mapping[str, A
     return id
 
 
+def seconds_since(at: str) -> float:
+    """Seconds since an RFC 3339 time of the control database."""
+    return (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+
+
 def recent_runs(config: Settings, limit: int = 20) -> list[dict[str, Any]]:
     """The newest flow runs: id, name, flow, state_type, state_name, state_message."""
     rows = _call(config, "POST", "/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": limit})

@@ -45,6 +45,16 @@ _PEERS = """\
 # [a2a.billing]
 # url = "https://billing.example.com/a2a"
 
+# What models cost, by the name they are served under: cost per success is unknown without (docs/control-plane.md).
+# [prices.smollm2-135m]
+# input_per_million = 0.05
+# output_per_million = 0.10
+
+# Systems that are told of alerts, one section each.
+# [alert_hooks.oncall]
+# url = "https://oncall.example.com/evoplane"
+# secret_env = "ONCALL_WEBHOOK_SECRET"
+
 # Systems that post to /v1/feedback/webhooks/<name>, and what their messages mean (docs/feedback.md).
 # [webhooks.helpdesk]
 # scheme = "zendesk"

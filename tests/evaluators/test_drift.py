@@ -3,6 +3,9 @@ import pandas as pd
 import pytest
 
 from evaluators import drift
+from evoplane.settings import Monitor
+
+CONFIG = Monitor(text_drift="off")
 
 
 def window(rng: np.random.Generator, n: int, success: float = 0.7) -> pd.DataFrame:
@@ -40,12 +43,12 @@ def test_windows_of_one_distribution_are_quiet_and_of_another_are_not():
 def test_the_report_uses_those_tests_at_the_corrected_level():
     rng = np.random.default_rng(2)
     current, reference = window(rng, 200, 0.4), window(rng, 200)
-    found, run = drift.compare(current, reference)
+    found, run = drift.compare(current, reference, CONFIG)
     assert run is not None and found.state == "drift" and found.drifted == ("success",)
     assert found.columns["success"] == pytest.approx(drift.two_sample_chi2(reference["success"], current["success"]))
 
 
 def test_eight_rows_are_not_enough_data():
     rng = np.random.default_rng(3)
-    found, run = drift.compare(window(rng, 8, 0.1), window(rng, 200))
+    found, run = drift.compare(window(rng, 8, 0.1), window(rng, 200), CONFIG)
     assert (found.state, run) == ("not enough data", None)

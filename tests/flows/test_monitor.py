@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.cases import Case
+from evaluators.watching import Memo
 from evoplane.settings import Settings
 from flows import monitor, serve
 from registry import control, pointers, tenants
@@ -36,13 +37,13 @@ def window(config: Settings, new: int) -> list[Case]:
 
 @pytest.mark.parametrize(("new", "held"), [(19, True), (20, False)])
 def test_a_full_window_still_shows_what_is_new_since_the_last_alert(config: Settings, new: int, held: bool) -> None:
-    state = monitor.Memo(alerts={"success": {"at": 0.0, "version": "1", "newest": "2026-03-01T00:00:00Z"}})
+    state = Memo(alerts={"success": {"at": 0.0, "version": "1", "newest": "2026-03-01T00:00:00Z"}})
     why = monitor.held_back(config, AGENT, "1", "success", window(config, new), state, at=1e6)
     assert (why is not None) == held
 
 
 def test_a_first_alert_and_one_about_another_cause_go_out(config: Settings) -> None:
-    state = monitor.Memo(alerts={"success": {"at": 0.0, "version": "1", "newest": "2026-03-01T00:00:00Z"}})
+    state = Memo(alerts={"success": {"at": 0.0, "version": "1", "newest": "2026-03-01T00:00:00Z"}})
     assert monitor.held_back(config, AGENT, "1", "drift", window(config, 0), state, at=1e6) is None
 
 
