@@ -186,11 +186,19 @@ class Dialect(ABC):
         return b"data: " + orjson.dumps(self.error_body(problem)) + b"\n\n"
 
     def last_user_text(self, request: dict[str, Any]) -> str:
-        """What the user said last, in words."""
-        for message in reversed(self.conversation(request)):
-            if message["role"] == "user":
-                texts = (p["content"] for p in message["parts"] if p["type"] == "text")
-                return " ".join(text for text in texts if isinstance(text, str))
+        """What the user said last, in words. Reads no further back than that: this happens with every request."""
+        given = request.get(self.content_field)
+        if isinstance(given, str):
+            return given
+        for message in reversed(given) if isinstance(given, list) else ():
+            if isinstance(message, dict) and message.get("role") == "user":
+                content = message.get("content")
+                if isinstance(content, str):
+                    return content
+                parts = dicts(content)
+                if not parts or any(part.get("type") != "tool_result" for part in parts):
+                    texts = (part.get("text") for part in parts if part.get("type") in ("text", "input_text"))
+                    return " ".join(text for text in texts if isinstance(text, str))
         return ""
 
     def subject(self, request: Mapping[str, Any]) -> str | None:

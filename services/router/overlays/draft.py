@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from atdp.canonical import digest_bytes
 from services.proxy.dialects import Dialect
 from services.proxy.dialects.base import Path, Place
 from services.router.overlays import places
+from services.router.overlays.words import words
 
 Overlay = dict[str, Any]
 """One change: `surface`, `op`, `target`, what it says and where it stands, and the digest of what it says: the same in
@@ -33,6 +35,11 @@ class Draft:
         self._left = max_total
         self._overlays: list[Overlay] = []
         self._changed = False
+
+    @cached_property
+    def said(self) -> set[str]:
+        """The words of the user's last message, stop words aside."""
+        return words(self.dialect.last_user_text(self.given))
 
     def append(self, surface: str, text: str, *, op: str = "append", always: bool = False, **told: Any) -> None:
         """Put text behind the system instructions."""

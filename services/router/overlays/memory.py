@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 
 import msgspec
 
 from registry.manifest import MemoryItem, Retrieval
 from services.router.overlays.draft import Draft
-from services.router.overlays.plan import Plan, memory_index
+from services.router.overlays.plan import Plan, ranked_memory
 from services.router.overlays.words import Index, words
 
 
 def apply(draft: Draft, plan: Plan, retrieval: Retrieval) -> None:
-    index = plan.memory(draft.tenant)
-    if index is None:
+    if not plan.has_memory(draft.tenant):
         return
-    said = words(draft.dialect.last_user_text(draft.given))
-    subject = draft.dialect.subject(draft.given)
+    indices = plan.memory(draft.tenant, draft.dialect.subject(draft.given))
     most = min(retrieval.items, draft.max_items)
-    items = _chosen(index, said, subject, most, draft.max_bytes, retrieval.overlap)
+    items = _chosen(indices, draft.said, most, draft.max_bytes, retrieval.overlap)
     if items:
         shown = [{"id": item.id, "trust": item.trust, "provenance": list(item.provenance)} for item in items]
         draft.append("memory", memory_text(items), items=shown)
@@ -44,19 +43,17 @@ def select_memory(
     An item is relevant when the message has at least the share `overlap` of its topic's words, stop words
     aside. Tenant and subject are hard filters.
     """
-    index = memory_index(item for item in memory if item.tenant == tenant)
-    return _chosen(index, words(message), subject, max_items, max_bytes, overlap)
+    mine = (item for item in memory if item.tenant == tenant and item.subject in (msgspec.UNSET, subject))
+    return _chosen([Index(ranked_memory(mine))], words(message), max_items, max_bytes, overlap)
 
 
 def _chosen(
-    index: Index[MemoryItem], said: set[str], subject: str | None, max_items: int, max_bytes: int, overlap: float
+    indices: Iterable[Index[MemoryItem]], said: set[str], max_items: int, max_bytes: int, overlap: float
 ) -> list[MemoryItem]:
     chosen: list[MemoryItem] = []
-    for item in index.about(said, overlap):
+    for *_, item in heapq.merge(*(index.about(said, overlap) for index in indices)):
         if len(chosen) >= max_items:
             break
-        if item.subject not in (msgspec.UNSET, subject):
-            continue
         if len(memory_text([*chosen, item]).encode()) <= max_bytes:
             chosen.append(item)
     return chosen

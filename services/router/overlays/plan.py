@@ -13,6 +13,8 @@ from services.router.overlays.words import Index
 _REMEMBERED = 64
 """Versions served, shadowed and replayed at a time."""
 
+Ranked = tuple[MemoryItem, str, int, int]
+
 _plans: dict[int, tuple[Manifest, Plan]] = {}
 
 
@@ -30,20 +32,26 @@ class Plan:
         self.guardrail_ids = [rule.id for rule in manifest.guardrails]
         rules = "".join(f"\n- {rule.text}" for rule in manifest.guardrails)
         self.guardrail_text = f"\nRules:{rules}" if rules else ""
-        self._memory: dict[str, list[MemoryItem]] = defaultdict(list)
-        for item in manifest.memory:
-            self._memory[item.tenant].append(item)
-        self._memory_index: dict[str, Index[MemoryItem]] = {}
+        self._memory: dict[tuple[str, str | None], list[Ranked]] = defaultdict(list)
+        for ranked in ranked_memory(manifest.memory):
+            self._memory[ranked[0].tenant, ranked[0].subject or None].append(ranked)
+        self._with_memory = {tenant for tenant, _ in self._memory}
+        self._memory_index: dict[tuple[str, str | None], Index[MemoryItem]] = {}
         self._skills = manifest.skills
         self._skill_index: dict[str, Index[Skill] | None] = {}
 
-    def memory(self, tenant: str) -> Index[MemoryItem] | None:
-        """The tenant's items; None when it has none."""
-        if tenant not in self._memory:
-            return None
-        if tenant not in self._memory_index:
-            self._memory_index[tenant] = memory_index(self._memory[tenant])
-        return self._memory_index[tenant]
+    def has_memory(self, tenant: str) -> bool:
+        return tenant in self._with_memory
+
+    def memory(self, tenant: str, subject: str | None) -> list[Index[MemoryItem]]:
+        """The tenant's items about nobody in particular, and those about this subject."""
+        found = []
+        for key in dict.fromkeys(((tenant, None), (tenant, subject))):
+            if key in self._memory:
+                if key not in self._memory_index:
+                    self._memory_index[key] = Index(self._memory[key])
+                found.append(self._memory_index[key])
+        return found
 
     def skills(self, tenant: str) -> Index[Skill] | None:
         """What the tenant may see: its own skills and those of nobody; None when there are none."""
@@ -67,12 +75,12 @@ def plan_of(manifest: Manifest) -> Plan:
     return plan
 
 
-def memory_index(items: Iterable[MemoryItem]) -> Index[MemoryItem]:
+def ranked_memory(items: Iterable[MemoryItem]) -> list[Ranked]:
     """Vetted items before candidates, whatever matches better; the newest first."""
     newest = sorted(items, key=lambda item: (item.created_at, item.id), reverse=True)
-    return Index([(item, item.topic, 0 if item.trust == "vetted" else 1) for item in newest])
+    return [(item, item.topic, 0 if item.trust == "vetted" else 1, n) for n, item in enumerate(newest)]
 
 
 def _skill_index(skills: Iterable[Skill]) -> Index[Skill]:
     newest = sorted(skills, key=lambda skill: (skill.created_at, skill.id), reverse=True)
-    return Index([(skill, skill.when, 0 if skill.trust == "vetted" else 1) for skill in newest])
+    return Index((skill, skill.when, 0 if skill.trust == "vetted" else 1, n) for n, skill in enumerate(newest))

@@ -7,16 +7,14 @@ from collections.abc import Iterable
 from registry.manifest import Retrieval, Skill
 from services.router.overlays.draft import Draft
 from services.router.overlays.plan import Plan
-from services.router.overlays.words import words
 
 
 def apply(draft: Draft, plan: Plan, retrieval: Retrieval) -> None:
     index = plan.skills(draft.tenant)
     if index is None:
         return
-    said = words(draft.dialect.last_user_text(draft.given))
     chosen: list[Skill] = []
-    for skill in index.about(said, retrieval.overlap):
+    for *_, skill in index.about(draft.said, retrieval.overlap):
         if len(chosen) >= retrieval.skills:
             break
         if len(skill_text([*chosen, skill]).encode()) <= draft.max_bytes:

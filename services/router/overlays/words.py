@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 _STOP_WORDS = frozenset(
@@ -24,31 +24,33 @@ def words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS}
 
 
-class Index(Generic[T]):
-    """Things by the words of their topics. They are given in the order they are to be preferred in."""
+Found = tuple[int, float, int, T]
+"""A thing that a message is about, behind what it is preferred by: its rank (smaller ones go before better matches), the
+share of its topic's words that the message lacks, and its order among equals."""
 
-    def __init__(self, ranked: Sequence[tuple[T, str, int]]) -> None:
-        """`ranked` holds a thing, its topic and its rank: a better rank (smaller) goes before a better match."""
-        self._things: list[tuple[T, int, int]] = []
+
+class Index(Generic[T]):
+    """Things by the words of their topics."""
+
+    def __init__(self, things: Iterable[tuple[T, str, int, int]]) -> None:
+        """Each with its topic, its rank and its order; no two have the same order."""
+        self._things: list[tuple[T, int, int, int]] = []
         self._having: dict[str, list[int]] = defaultdict(list)
-        for position, (thing, topic, rank) in enumerate(ranked):
+        for position, (thing, topic, rank, order) in enumerate(things):
             topic_words = words(topic)
-            self._things.append((thing, len(topic_words), rank))
+            self._things.append((thing, len(topic_words), rank, order))
             for word in topic_words:
                 self._having[word].append(position)
 
-    def about(self, said: set[str], overlap: float) -> list[T]:
-        """The things of whose topic `said` has at least the share `overlap` (and one word): best rank first, then
-        the largest share, then the given order."""
-        hits: dict[int, int] = defaultdict(int)
-        for word in said:
-            for position in self._having.get(word, ()):
-                hits[position] += 1
-        found = []
+    def about(self, said: set[str], overlap: float) -> list[Found[T]]:
+        """The things of whose topic `said` has at least the share `overlap`, and one word; preferred ones first."""
+        hits: Counter[int] = Counter()
+        for word in said & self._having.keys():
+            hits.update(self._having[word])
+        found: list[Found[T]] = []
         for position, count in hits.items():
-            thing, size, rank = self._things[position]
-            share = count / size
-            if share >= overlap - 1e-9:
-                found.append((rank, -share, position, thing))
-        found.sort(key=lambda each: each[:3])
-        return [each[3] for each in found]
+            thing, size, rank, order = self._things[position]
+            if count >= overlap * size - 1e-9:
+                found.append((rank, 1 - count / size, order, thing))
+        found.sort()
+        return found
