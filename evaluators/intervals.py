@@ -95,6 +95,17 @@ def paired_difference(counts: PairedCounts, alpha: float = 0.05) -> Interval:
     return Interval(value=difference, low=max(-1.0, low), high=min(1.0, high), n=n)
 
 
+def rate_difference(new: Interval, old: Interval) -> Interval:
+    """Difference of two independent rates, new - old, by Newcombe's method 10 (1998): square and add the distances to
+    Wilson's bounds. Without observations on either side, all of [-1, 1]."""
+    if not new.n or not old.n:
+        return Interval(value=0.0, low=-1.0, high=1.0, n=0)
+    value = new.value - old.value
+    low = value - sqrt((new.value - new.low) ** 2 + (old.high - old.value) ** 2)
+    high = value + sqrt((new.high - new.value) ** 2 + (old.value - old.low) ** 2)
+    return Interval(value=value, low=max(-1.0, low), high=min(1.0, high), n=new.n + old.n)
+
+
 def mean_interval(values: list[float], alpha: float = 0.05) -> Interval:
     """Normal interval for a mean of measurements (latency, tokens); infinite below two values."""
     n = len(values)

@@ -179,8 +179,29 @@ class Evolve(_Section):
 class Surfaces(_Section):
     """What each surface may propose, and what its proposals are charged."""
 
+    min_sessions: int = Field(3, ge=2, description="independent sessions that must show the same before it is proposed")
+    max_proposals: int = Field(3, ge=1, description="proposals of one surface in one evolution, at most")
+    max_items: int = Field(8, ge=1, description="memory items, edits, tools or skills one proposal changes, at most")
+    max_bytes: int = Field(4000, ge=1, description="text one proposal adds, at most")
+    max_edits: int = Field(12, ge=1, description="prompt edits a version may have, at most")
+    skill_cost: float = Field(0.005, ge=0, description="subtracted from a skill candidate's lower bound")
+    harness_cost: float = Field(0.005, ge=0, description="subtracted from a prompt candidate's lower bound")
+    tools_cost: float = Field(0.005, ge=0, description="subtracted from a tool candidate's lower bound")
+    rollback_cost: float = Field(0.001, ge=0, description="subtracted from a rollback's lower bound")
     memory_risk: float = Field(0.0, ge=0, description="subtracted as well, for what replay does not see")
+    skill_risk: float = Field(0.0, ge=0, description="the same for a skill")
+    harness_risk: float = Field(0.005, ge=0, description="the same for a prompt edit")
+    tools_risk: float = Field(0.0, ge=0, description="the same for a tool overlay")
     policy_risk: float = Field(0.0, ge=0, description="the same for a policy update")
+    rollback_risk: float = Field(0.0, ge=0, description="the same for a rollback")
+    algorithms: list[Literal["sft", "rft", "dpo", "grpo", "opd"]] = Field(
+        ["sft"], description="policy updates that may be proposed when there is data for them"
+    )
+    gepa_url: str = Field("", description="OpenAI-compatible endpoint that writes prompts for GEPA; empty: off")
+    gepa_model: str = Field("", description="the model asked there")
+    gepa_key_env: str = Field("", description="environment variable that holds that endpoint's key, if it needs one")
+    gepa_calls: int = Field(200, ge=1, description="replayed decisions one run of GEPA may cost, at most")
+    gepa_seconds: float = Field(600, gt=0, description="and seconds")
 
 
 class Replay(_Section):

@@ -83,9 +83,16 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...]
     tenant: str | msgspec.UnsetType = msgspec.UNSET
     """Whose sessions it was mined from and who alone may see it; without one it holds nothing of anybody's."""
+    subject: str | msgspec.UnsetType = msgspec.UNSET
+    """The end user whose way of doing it this is, who alone may see it."""
     trust: Literal["vetted", "candidate"] = "candidate"
     provenance: tuple[str, ...] = ()
     created_at: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The line under which it is shown, and by which it is found in what was shown."""
+        return f"Procedure ({self.name}):"
 
 
 class ToolOverlay(msgspec.Struct, frozen=True, kw_only=True):

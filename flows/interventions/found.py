@@ -9,14 +9,19 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from flows.interventions.base import Intervention
+from flows.interventions.harness import HarnessEdit
 from flows.interventions.memory import Memory
 from flows.interventions.noop import NoOp
 from flows.interventions.policy import PolicyUpdate
+from flows.interventions.rollback import Rollback
+from flows.interventions.skill import Skills
+from flows.interventions.tools import Tools
 
 GROUP = "evoplane.interventions"
 _METHODS = ("propose", "cost", "risk", "apply", "describe")
 
-INTERVENTIONS: dict[str, Intervention] = {each.surface: each for each in (Memory(), PolicyUpdate(), NoOp())}
+_OURS: tuple[Intervention, ...] = (Memory(), Skills(), HarnessEdit(), Tools(), PolicyUpdate(), Rollback(), NoOp())
+INTERVENTIONS: dict[str, Intervention] = {each.surface: each for each in _OURS}
 """Ours, by name."""
 
 

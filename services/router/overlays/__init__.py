@@ -3,6 +3,16 @@
 from services.router.overlays.apply import apply_overlays
 from services.router.overlays.draft import Overlay
 from services.router.overlays.memory import memory_text, select_memory
+from services.router.overlays.narrowing import NotNarrower, narrowed
 from services.router.overlays.undo import NotApplied, undo
 
-__all__ = ["NotApplied", "Overlay", "apply_overlays", "memory_text", "select_memory", "undo"]
+__all__ = [
+    "NotApplied",
+    "NotNarrower",
+    "Overlay",
+    "apply_overlays",
+    "memory_text",
+    "narrowed",
+    "select_memory",
+    "undo",
+]

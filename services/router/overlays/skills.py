@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from registry.manifest import Retrieval, Skill
 from services.router.overlays.draft import Draft
 from services.router.overlays.plan import Plan
@@ -14,9 +16,12 @@ def apply(draft: Draft, plan: Plan, retrieval: Retrieval) -> None:
     if index is None:
         return
     chosen: list[Skill] = []
+    subject = draft.dialect.subject(draft.given)
     for *_, skill in index.about(draft.said, retrieval.overlap):
         if len(chosen) >= retrieval.skills:
             break
+        if skill.subject not in (msgspec.UNSET, subject):
+            continue
         if len(skill_text([*chosen, skill]).encode()) <= draft.max_bytes:
             chosen.append(skill)
     if chosen:
@@ -27,6 +32,5 @@ def apply(draft: Draft, plan: Plan, retrieval: Retrieval) -> None:
 def skill_text(skills: Iterable[Skill]) -> str:
     """How procedures are put to the model."""
     return "".join(
-        f"\nProcedure ({skill.name}):" + "".join(f"\n{n}. {step}" for n, step in enumerate(skill.steps, 1))
-        for skill in skills
+        f"\n{skill.heading}" + "".join(f"\n{n}. {step}" for n, step in enumerate(skill.steps, 1)) for skill in skills
     )

@@ -25,8 +25,8 @@ def words(text: str) -> set[str]:
 
 
 Found = tuple[int, float, int, T]
-"""A thing that a message is about, behind what it is preferred by: its rank (smaller ones go before better matches), the
-share of its topic's words that the message lacks, and its order among equals."""
+"""A thing that a message is about, behind what it is preferred by: its rank (smaller ones go before better matches),
+the share of its topic's words that the message lacks, and its order among equals."""
 
 
 class Index(Generic[T]):

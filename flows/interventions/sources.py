@@ -1,0 +1,29 @@
+"""How many independent people say the same, and which of their sessions a change is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from evaluators.cases import Case
+from evaluators.skills.procedures import subject_of
+
+
+def sessions_of(cases: Iterable[Case]) -> list[str]:
+    """Distinct sessions in the order of their first case."""
+    return list(dict.fromkeys(case.session_id for case in cases))
+
+
+def made_from(sessions: Sequence[str], least: int) -> tuple[str, ...]:
+    """The sessions a change is made from: half of them, `least` at any rate. The others are left for replay."""
+    return tuple(sessions[: max(least, len(sessions) // 2)])
+
+
+def independent(cases: Sequence[Case], least: int) -> bool:
+    """Do enough sessions say it, and not all of them for one and the same end user?"""
+    subjects = {subject_of(case) for case in cases}
+    return len(sessions_of(cases)) >= least and (None in subjects or len(subjects) > 1)
+
+
+def everywhere(cases: Sequence[Case], among: Sequence[Case]) -> bool:
+    """May it be told to every tenant? Where several are served, one tenant's word is not enough."""
+    return len({c.tenant for c in cases}) > 1 or len({c.tenant for c in among}) == 1
