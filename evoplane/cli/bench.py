@@ -64,3 +64,20 @@ def swap(
     show(found, json)
     if found["failed_requests"] or found["wrong_version_tokens"] or not found["damaged_adapter"]["refused"]:
         raise typer.Exit(1)
+
+
+@app.command("delivery")
+def delivery(
+    quick: Annotated[bool, typer.Option("--quick", help="Two gateways, two rollbacks, four rollouts.")] = False,
+    json: Json = False,
+) -> None:
+    """How fast a bad version is gone from 8 gateways under load, and what simulated canaries find out.
+
+    Example: evoplane bench delivery --json
+    """
+    from benchmarks.delivery.run import run  # only in the repository
+
+    found = run(settings().var, quick=quick, say=lambda line: err.print(line, style="dim", highlight=False))
+    show(found, json)
+    if found["failed_requests"]:
+        raise typer.Exit(1)
