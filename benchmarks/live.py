@@ -15,12 +15,15 @@ import httpx
 from benchmarks.gateway.servers import CannotStart, free_port, inherited, server
 from evoplane.settings import Settings, settings
 from registry import control, pointers, tenants
-from registry.manifest import AgentVersion, Manifest, Policy
+from registry.manifest import AgentVersion, Manifest
+from registry.tenants import Purpose
 
 Say = Callable[[str], None]
 
 _START_S = 420.0
 _FLIP_S = 10.0
+_SEEN_S = 0.3
+"""A gateway sees a change of the control database within 100 ms."""
 
 
 @dataclass
@@ -29,36 +32,45 @@ class Live:
 
     config: Settings
     connection: Any
-    secrets: dict[str, str]
-    """Tenant → its agent's key."""
-    operator: str
-    agent: str
+    tenants: tuple[str, ...]
 
     @property
     def base_url(self) -> str:
         """What an agent is told."""
         return f"{self.config.gateway_url}/v1"
 
-    def register(self, label: str, policy: Policy, parent: str | None = None) -> AgentVersion:
+    def agent(self, name: str) -> None:
+        """An agent; it is served the base model until it has a version."""
+        if name not in {known.name for known in tenants.list_agents(self.connection)}:
+            tenants.create_agent(self.connection, name, self.config.model.name, approvers=("bench",))
+
+    def key(self, agent: str, tenant: str | None = None, purpose: Purpose = "serve") -> str:
+        """A new key; usable when this returns."""
+        secret = tenants.create_key(self.connection, tenant or self.tenants[0], agent, purpose, owner="bench")[1]
+        time.sleep(_SEEN_S)
+        return secret
+
+    def register(self, agent: str, manifest: Manifest, parent: str | None = None) -> AgentVersion:
         """Make a version known to the gateway; nobody is served by it yet."""
-        manifest = Manifest(policy=policy)
+        known = pointers.versions(self.connection, agent)
+        label, at = str(len(known) + 1), control.now()
         version = AgentVersion(
-            agent=self.agent, version=label, digest=manifest.digest, manifest=manifest, parent=parent
+            agent=agent, version=label, digest=manifest.digest, manifest=manifest, parent=parent, created_at=at
         )
         pointers.put_version(self.connection, version)
         return version
 
-    def flip(self, label: str, why: str) -> float:
+    def flip(self, agent: str, label: str, why: str) -> float:
         """Serve the version; gives the seconds until the gateway says that it does."""
+        headers = {"authorization": f"Bearer {self.key(agent, purpose='operate')}"}
         began = time.monotonic()
-        pointers.set_champion(self.connection, self.agent, label, why, "bench")
-        headers = {"authorization": f"Bearer {self.operator}"}
+        pointers.set_champion(self.connection, agent, label, why, "bench")
         while time.monotonic() - began < _FLIP_S:
-            route = httpx.get(f"{self.config.gateway_url}/v1/agents/{self.agent}/route", headers=headers).json()
+            route = httpx.get(f"{self.config.gateway_url}/v1/agents/{agent}/route", headers=headers).json()
             if route.get("champion") == label:
                 return time.monotonic() - began
             time.sleep(0.01)
-        raise RuntimeError(f"the gateway does not serve version {label} after {_FLIP_S:.0f} s")
+        raise RuntimeError(f"the gateway does not serve version {label} of {agent} after {_FLIP_S:.0f} s")
 
 
 @contextmanager
@@ -68,7 +80,6 @@ def live(
     *,
     models: Path | None = None,
     tenant_names: tuple[str, ...] = ("northwind",),
-    agent: str = "tool-agent",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Live]:
     """Both servers until the block ends. Raises `CannotStart`."""
@@ -86,7 +97,8 @@ def live(
     env = inherited(**{f"EVOPLANE_{name.replace('.', '__').upper()}": value for name, value in told.items()})
     config = _configured(told)
     connection = control.connect(config.control_db)
-    secrets = _people(connection, tenant_names, agent, config)
+    for name in tenant_names:
+        tenants.create_tenant(connection, name, train="allow")
     with ExitStack() as stack:
         say("starting vLLM (about a minute of computing) and the gateway")
         worker = (sys.executable, "-m", "services.worker")
@@ -94,8 +106,7 @@ def live(
         gateway = (sys.executable, "-m", "services.gateway")
         stack.enter_context(server(gateway, config.gateway.port, "/healthz", var / "gateway.log", env, 60))
         _until_serving(config)
-        operator = tenants.create_key(connection, tenant_names[0], agent, "operate", owner="bench")[1]
-        yield Live(config, connection, secrets, operator, agent)
+        yield Live(config, connection, tenant_names)
 
 
 def _configured(told: Mapping[str, str]) -> Settings:
@@ -104,18 +115,6 @@ def _configured(told: Mapping[str, str]) -> Settings:
         section, _, key = name.partition(".")
         sections.setdefault(section, {})[key] = value
     return Settings.model_validate(sections)
-
-
-def _people(connection: Any, names: tuple[str, ...], agent: str, config: Settings) -> dict[str, str]:
-    if agent not in {known.name for known in tenants.list_agents(connection)}:
-        tenants.create_agent(connection, agent, config.model.name, approvers=("bench",))
-    known_tenants = {tenant.id for tenant in tenants.list_tenants(connection)}
-    secrets = {}
-    for name in names:
-        if name not in known_tenants:
-            tenants.create_tenant(connection, name, train="allow")
-        secrets[name] = tenants.create_key(connection, name, agent, "serve", owner="bench")[1]
-    return secrets
 
 
 def _until_serving(config: Settings) -> None:

@@ -210,6 +210,8 @@ def train_adapter(agent: str, proposal: Proposal) -> dict[str, Any]:
     run = tracking.start_run(
         config, agent, f"train {proposal.name}", {**proposal.content, "training_set": chosen.id, "rows": chosen.train}
     )
+    tracking.log_folder(config, run, Path(chosen.path), "training-set")
+    tracking.log_folder(config, run, Path(chosen.path).parent / "dvc.lock", "training-set")
     progress = reports.Progress(f"training-{agent}", f"{proposal.name}: {chosen.train} examples")
 
     def on_metrics(line: dict[str, Any]) -> None:

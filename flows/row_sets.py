@@ -54,7 +54,7 @@ def build(entries: Iterable[Entry], wanted: Wanted, output: Path) -> dict[str, A
     proof: list[dict[str, Any]] = []
     kept: list[tuple[Entry, rows.Built]] = []
     for entry in entries:
-        if (reason := _refused(entry, wanted)) is not None:
+        if (reason := refused(entry, wanted)) is not None:
             dropped[reason] += 1
             continue
         built = rows.build(entry.records)
@@ -67,7 +67,9 @@ def build(entries: Iterable[Entry], wanted: Wanted, output: Path) -> dict[str, A
         kept.append((entry, built))
         proof.append(_proof(entry))
     attempts = list(_attempts(kept, wanted, dropped))
-    split = dataset.split([a.case for a in attempts], wanted.heldout_share)
+    split = dataset.Split(clusters={}, heldout=frozenset(), heldout_entities=frozenset())
+    if wanted.heldout_share:
+        split = dataset.split([a.case for a in attempts], wanted.heldout_share)
     train = [a for a in attempts if not split.is_held_out(a.case)]
     heldout = [a for a in attempts if split.is_held_out(a.case)]
     clean = [a for a in train if not a.case.entities & split.heldout_entities]
@@ -92,7 +94,8 @@ def build(entries: Iterable[Entry], wanted: Wanted, output: Path) -> dict[str, A
     }
 
 
-def _refused(entry: Entry, wanted: Wanted) -> str | None:
+def refused(entry: Entry, wanted: Wanted) -> str | None:
+    """Why this trajectory must not be in the set, if it mustn't."""
     if wanted.tenants is not None and entry.tenant not in wanted.tenants:
         return "another tenant's"
     if not entry.cases:

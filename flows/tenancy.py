@@ -23,7 +23,11 @@ def together(config: Settings, trajectories: Path) -> list[str]:
 
     Raises `RegistryError` when there are several and not two of them agree.
     """
-    present = sorted(file.stem for file in trajectories.glob("*.jsonl"))
+    return pooled(config, sorted(file.stem for file in trajectories.glob("*.jsonl")))
+
+
+def pooled(config: Settings, present: list[str]) -> list[str]:
+    """Those of the tenants whose data may be in one set; raises `RegistryError` as `together` does."""
     if len(present) < 2:
         return present
     agreed = _agreed(config, present, "pooled")

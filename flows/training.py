@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,8 +127,10 @@ def train(
     agent: str,
     training_set: TrainingSet,
     on_metrics: Callable[[dict[str, Any]], None],
+    options: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Train an adapter; `on_metrics` receives every line of metrics as it is written.
+    """Train an adapter (by SFT unless `options`, fields of the job, say otherwise); `on_metrics` receives every line of
+    metrics as it is written.
 
     An interrupted run of the same set goes on from its checkpoint; the trainer never outlives this process.
     Raises `TrainingFailed`.
@@ -140,27 +142,50 @@ def train(
             stack.enter_context(locks.exclusive(work / ".lock", _FOLDER_WAIT_S))
         except locks.Busy as error:
             raise TrainingFailed(f"another process trains in {work}: {error}") from error
-        return _train(config, training_set, work, on_metrics)
+        return _train(config, training_set, work, on_metrics, options or {})
 
 
 def _train(
-    config: Settings, training_set: TrainingSet, work: Path, on_metrics: Callable[[dict[str, Any]], None]
+    config: Settings,
+    training_set: TrainingSet,
+    work: Path,
+    on_metrics: Callable[[dict[str, Any]], None],
+    more: Mapping[str, Any],
 ) -> Trained:
     data = Path(training_set.path)
     evolve = config.evolve
-    job = {
-        "base": str(config.model_dir.resolve()),
-        "examples": str(data / "train.jsonl"),
-        "heldout": str(data / "heldout.jsonl") if training_set.heldout else None,
-        "output": str(work),
+    options = {
         "algorithm": "sft",
         "epochs": evolve.epochs,
         "batch_size": evolve.batch_size,
         "learning_rate": evolve.learning_rate,
         "lora_rank": evolve.lora_rank,
-        "max_length": config.worker.max_model_len,
         "seed": 0,
         "threads": config.worker.threads,
+        **more,
+    }
+    heldout = data / "heldout.jsonl" if training_set.heldout else None
+    return run_job(config, work, data / "train.jsonl", heldout, options, on_metrics)
+
+
+def run_job(
+    config: Settings,
+    work: Path,
+    examples: Path,
+    heldout: Path | None,
+    options: Mapping[str, Any],
+    on_metrics: Callable[[dict[str, Any]], None],
+) -> Trained:
+    """Run the worker's training program in `work` and keep the adapter among the policies. `options` are fields of
+    `services.worker.training.job.Job`. Raises `TrainingFailed` with the trainer's own reason.
+    """
+    job = {
+        "base": str(config.model_dir.resolve()),
+        "examples": str(examples.resolve()),
+        "heldout": str(heldout.resolve()) if heldout else None,
+        "output": str(work.resolve()),
+        "max_length": config.worker.max_model_len,
+        **options,
     }
     (work / "job.json").write_text(json.dumps(job))
     command = [sys.executable, "-m", "services.worker.training.run", "--job", str(work / "job.json")]

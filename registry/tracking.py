@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evoplane.settings import Settings
@@ -37,6 +38,13 @@ def log_metrics(config: Settings, run_id: str, values: Mapping[str, float], step
     for key, value in values.items():
         if value == value and abs(value) != float("inf"):
             mlflow.log_metric(run_id, key, float(value), step=step)
+
+
+def log_folder(config: Settings, run_id: str, path: Path, name: str) -> None:
+    """Keep a file, or all files of a folder, as the run's artifact `name`."""
+    mlflow = client(config)
+    log = mlflow.log_artifacts if path.is_dir() else mlflow.log_artifact
+    log(run_id, str(path), artifact_path=name)
 
 
 def finish_run(config: Settings, run_id: str, ok: bool = True) -> None:

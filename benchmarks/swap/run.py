@@ -18,13 +18,14 @@ from benchmarks.machine import load_average
 from benchmarks.swap.adapters import Adapter, Trainer, damaged
 from benchmarks.swap.traffic import Traffic
 from evoplane.settings import settings
-from registry.manifest import Policy
+from registry.manifest import Manifest, Policy
 from services.proxy.store import open_reader
 
 TOLERANCE = 1e-3
 """Nats: what a recorded and a re-scored log-probability of the same weights may differ by (fp32: 4e-5 was measured)."""
 _UPDATES = 5
 _CLIENTS = 8
+_AGENT = "talker"
 
 
 def run(var: Path, *, quick: bool, say: Say) -> dict[str, Any]:
@@ -41,12 +42,11 @@ def run(var: Path, *, quick: bool, say: Say) -> dict[str, Any]:
         adapters = [trainer.make(f"v{n}", n, folder / "adapters", probe) for n in range(1, _UPDATES + 2)]
         with live(folder / "var", say) as stack:
             first, *others = adapters
+            stack.agent(_AGENT)
             _load(stack, first)
-            stack.register(first.name, _policy(stack, first))
-            stack.flip(first.name, "the first")
-            traffic = Traffic(
-                stack.base_url, stack.secrets["northwind"], stack.config.model.name, total, _CLIENTS, tokens
-            )
+            stack.flip(_AGENT, _registered(stack, first), "the first")
+            key, model = stack.key(_AGENT), stack.config.model.name
+            traffic = Traffic(stack.base_url, key, model, total, _CLIENTS, tokens)
             refusals, swaps = asyncio.run(_swapped(stack, traffic, first, others, folder, say))
         say("scoring every token again under the version it is recorded with")
         checked = _checked(folder / "var", trainer, traffic.events, [a.name for a in adapters])
@@ -94,8 +94,7 @@ def _swap(stack: Live, old: Adapter, new: Adapter) -> dict[str, float]:
     """Load beside, probe, flip, drain, unload: the seconds of each."""
     began = time.monotonic()
     loaded = _load(stack, new)
-    stack.register(new.name, _policy(stack, new), parent=old.name)
-    flip = stack.flip(new.name, "an update")
+    flip = stack.flip(_AGENT, _registered(stack, new), "an update")
     unloading = time.monotonic()
     gone = httpx.delete(f"{stack.config.worker_url}/v1/policies/{old.name}", timeout=120)
     gone.raise_for_status()
@@ -129,10 +128,10 @@ def _body(adapter: Adapter) -> dict[str, Any]:
     return {"name": adapter.name, "path": str(adapter.path), "digest": adapter.digest, "probe": adapter.probe}
 
 
-def _policy(stack: Live, adapter: Adapter) -> Policy:
-    return Policy(
-        base=stack.config.model.name, served_name=adapter.name, adapter=adapter.digest, path=str(adapter.path)
-    )
+def _registered(stack: Live, adapter: Adapter) -> str:
+    base = stack.config.model.name
+    policy = Policy(base=base, served_name=adapter.name, adapter=adapter.digest, path=str(adapter.path))
+    return stack.register(_AGENT, Manifest(policy=policy)).version
 
 
 def _checked(var: Path, trainer: Trainer, events: list[str], names: list[str]) -> dict[str, Any]:

@@ -81,3 +81,26 @@ def delivery(
     show(found, json)
     if found["failed_requests"]:
         raise typer.Exit(1)
+
+
+@app.command("learn")
+def learn(
+    seeds: Annotated[int, typer.Option(help="Seeds 1 to N, each from the base model.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A phase: lift, grpo-only, control, staleness, federated. May be repeated.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test; its figures mean nothing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what earlier runs have measured.")] = False,
+    json: Json = False,
+) -> None:
+    """An agent that knows a base URL and a key gets better from its own traffic: by how much, and why.
+
+    Finished phases are kept in var/bench/learn; an interrupted run goes on with the next one.
+
+    Example: evoplane bench learn --seeds 1 --only grpo-only --json
+    """
+    from benchmarks.learn.run import run  # only in the repository, and heavy
+
+    say = lambda line: err.print(line, style="dim", highlight=False)  # noqa: E731
+    found = run(settings().var, seeds=range(1, seeds + 1), only=only or [], quick=quick, fresh=fresh, say=say)
+    show(found, json)

@@ -17,6 +17,7 @@ from evoplane.cli import (
     delivery,
     governance,
     identity,
+    learning,
     lineage,
     loop,
     mcp,
@@ -56,7 +57,8 @@ app.add_typer(bench.app, name="bench")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
-    *(replay, lineage.lineage, lineage.impact, feedback, demo, backup.backup, backup.restore),
+    *(learning.snapshot, learning.train, replay, feedback, demo),
+    *(lineage.lineage, lineage.impact, backup.backup, backup.restore),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)

@@ -31,8 +31,6 @@ class Attempt:
     event_id: str = ""
     """The first decision."""
     error: str | None = None
-    refused: int = 0
-    """Times the gateway asked this client to wait (it had said that it only trains)."""
 
     @property
     def right(self) -> bool:
@@ -54,6 +52,8 @@ class Crowd:
     """Does somebody show, after a failure, what the first step should have been?"""
     reward: Reward = field(default=lambda task, right: float(right))
     headers: dict[str, str] = field(default_factory=dict)
+    patience: int = 2
+    """Retries of the SDK, as far apart as the server says."""
 
     async def work(self, asked: Iterable[Task], until: Callable[[], bool] | None = None) -> list[Attempt]:
         """Attempt every task, or as many as come before `until` says enough; gives the attempts as they ended."""
@@ -62,7 +62,11 @@ class Crowd:
         auth = {"authorization": f"Bearer {self.key}"}
         async with (
             AsyncOpenAI(
-                base_url=f"{self.base_url}/v1", api_key=self.key, default_headers=self.headers, timeout=300
+                base_url=f"{self.base_url}/v1",
+                api_key=self.key,
+                default_headers=self.headers,
+                max_retries=self.patience,
+                timeout=300,
             ) as client,
             httpx.AsyncClient(base_url=self.base_url, headers=auth, timeout=60) as feedback,
         ):

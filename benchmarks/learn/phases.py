@@ -1,0 +1,141 @@
+"""What one seed goes through. Every phase is a figure's evidence, and can be run alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.learn.school import FAMILIES, School, shuffled, timed
+from examples.calculator.tasks import tasks
+from flows import training
+from services.worker.adapters import average
+
+_GOAL = 0.8
+_START = (0.2, 0.5)
+_ETAS = (0, 2, 8)
+
+
+class Phases:
+    """The phases of one seed; the imitation they all begin with is done once."""
+
+    def __init__(self, school: School) -> None:
+        self._school = school
+        self._ladder: list[tuple[training.Trained | None, float]] | None = None
+
+    def lift(self) -> dict[str, Any]:
+        """From the base model: imitation until half the tasks are solved, then on-policy until the goal is passed."""
+        ladder, imitation_s = timed(self.ladder)
+        start, success = next((rung for rung in ladder if rung[1] >= _START[1]), ladder[-1])
+        school, agent = self._school, "lift"
+        school.start(agent, start)
+        curve = [success]
+        updates: list[dict[str, Any]] = []
+        chunk = max(1, school.size.updates // 6)
+        began = 0.0
+        while len(updates) < school.size.updates and curve[-1] < _GOAL + 0.1:
+            made, seconds = timed(lambda: school.reinforce(agent, chunk))
+            began += seconds
+            updates += made["updates"]
+            curve.append(school.measure(agent))
+            if len(made["updates"]) < chunk:
+                break
+        return {
+            "base": ladder[0][1],
+            "imitated": success,
+            "final": curve[-1],
+            "curve": curve,
+            "updates": updates,
+            "imitation_s": imitation_s,
+            "reinforcement_s": round(began, 1),
+        }
+
+    def grpo_only(self) -> dict[str, Any]:
+        """On-policy learning alone, from a policy that solves 20 to 50% of the tasks."""
+        start, success = self._weak()
+        self._school.start("grpo-only", start)
+        made = self._school.reinforce("grpo-only", self._school.size.short_updates, algorithm="grpo", staleness=0)
+        final = self._school.measure("grpo-only")
+        return {"start": success, "final": final, "lift": final - success, **made}
+
+    def control(self) -> dict[str, Any]:
+        """The same from the same start, with rewards that know nothing of the outcome."""
+        start, success = self._weak()
+        school = self._school
+        school.start("control", start)
+        reward = shuffled(school.seed, max(0.2, success))
+        made = school.reinforce("control", school.size.short_updates, algorithm="grpo", staleness=0, reward=reward)
+        final = school.measure("control")
+        return {"start": success, "final": final, "lift": final - success, **made}
+
+    def staleness(self) -> dict[str, Any]:
+        """The same start under different bounds of staleness: what was filtered, and where it led."""
+        start, success = self._weak()
+        table = {}
+        for eta in _ETAS:
+            agent = f"eta-{eta}"
+            self._school.start(agent, start)
+            began = time.monotonic()
+            made = self._school.reinforce(agent, self._school.size.short_updates, staleness=eta)
+            seconds = round(time.monotonic() - began, 1)
+            table[str(eta)] = {
+                "filtered_share": made["filtered_share"],
+                "final": self._school.measure(agent),
+                "ages": made["ages"],
+                "seconds": seconds,
+            }
+        return {"start": success, "eta": table}
+
+    def federated(self) -> dict[str, Any]:
+        """Three tenants with a kind of task each: an adapter of one's own, one of everybody's rows, the average."""
+        school = self._school
+        families = dict(zip(school.stack.tenants, ("short", "long", "large"), strict=True))
+        rows: dict[str, list[dict[str, Any]]] = {}
+        school.start("teacher", None)
+        for tenant, family in families.items():
+            school.ask("teacher", tenant, tasks(school.size.federated_rows, school.seed, (family,)))
+            rows[tenant] = school.shown("teacher", tenant, last=school.size.federated_rows)
+        own = {tenant: school.fit(f"federated-{tenant}", rows[tenant], None) for tenant in families}
+        pooled = school.fit("federated-pooled", [row for each in rows.values() for row in each], None)
+        paths = [school.stack.config.var / adapter.path for adapter in own.values()]
+        folder = school.stack.config.var / "policies" / "averaged"
+        mean = average(paths, [len(rows[tenant]) for tenant in families], folder, school.stack.config.evolve.lora_rank)
+        averaged = training.Trained(str(mean["digest"]), "policies/averaged", {})
+        table: dict[str, dict[str, float]] = {}
+        for name, adapter in (*own.items(), ("pooled", pooled), ("averaged", averaged)):
+            agent = f"federated-{name}"
+            school.start(agent, adapter)
+            table[name] = {tenant: school.measure(agent, (family,)) for tenant, family in families.items()}
+        return {
+            "families": families,
+            "isolated": {tenant: table[tenant][tenant] for tenant in families},
+            "pooled": table["pooled"],
+            "averaged": table["averaged"],
+            "others": {tenant: table[tenant] for tenant in families},
+            "average_lost": mean["lost"],
+        }
+
+    def ladder(self) -> list[tuple[training.Trained | None, float]]:
+        """The base model, then after every step of imitation: the adapter and its success on held-out tasks."""
+        if self._ladder is None:
+            school, agent = self._school, "imitator"
+            school.start(agent, None)
+            self._ladder = [(None, school.measure(agent))]
+            while self._ladder[-1][1] < _START[1] and len(self._ladder) <= school.size.imitation_steps:
+                adapter = school.imitate(agent, len(self._ladder), self._ladder[-1][0])
+                school.serve(agent, adapter)
+                self._ladder.append((adapter, school.measure(agent, FAMILIES)))
+        return self._ladder
+
+    def _weak(self) -> tuple[training.Trained | None, float]:
+        """The rung between 20 and 50%, or the one nearest to the middle of that."""
+        middle = sum(_START) / 2
+        return min(self.ladder(), key=lambda rung: abs(rung[1] - middle))
+
+
+PHASES = {
+    "lift": Phases.lift,
+    "grpo-only": Phases.grpo_only,
+    "control": Phases.control,
+    "staleness": Phases.staleness,
+    "federated": Phases.federated,
+}

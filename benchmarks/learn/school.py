@@ -1,0 +1,243 @@
+"""One seed's world: a gateway, a worker, agents that know a base URL and a key, and the means to train them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.live import Live, Say
+from evaluators.cases import cases_of
+from examples.calculator.agent import Attempt, Crowd
+from examples.calculator.tasks import Task, tasks
+from flows import online, training
+from flows.policies import candidate_name
+from flows.training_set import Writer
+from registry.manifest import Manifest, Policy
+from services.proxy.store import open_reader
+from services.worker import client
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    heldout: int
+    """Held-out tasks a measurement asks."""
+    demonstrations: int
+    """New ones for every step of imitation."""
+    imitation_steps: int
+    """At most so many."""
+    updates: int
+    """On-policy updates of a course, at most."""
+    groups: int
+    group_size: int
+    short_updates: int
+    """Of the control, of GRPO alone, and for every η."""
+    federated_rows: int
+
+
+QUICK = Size(heldout=12, demonstrations=16, imitation_steps=2, updates=2, groups=2, group_size=4, short_updates=1,
+             federated_rows=12)  # fmt: skip
+FULL = Size(heldout=64, demonstrations=16, imitation_steps=6, updates=24, groups=6, group_size=8, short_updates=10,
+            federated_rows=48)  # fmt: skip
+
+FAMILIES = ("short", "long")
+_LEARNING_RATE = {"sft": 6e-4, "rl": 2e-4}
+_CONCURRENCY = 8
+
+
+class School:
+    """Measures, teaches and trains agents of one running stack."""
+
+    def __init__(self, stack: Live, folder: Path, seed: int, size: Size, say: Say) -> None:
+        self.stack = stack
+        self.folder = folder
+        self.seed = seed
+        self.size = size
+        self._say = say
+        self._url = stack.config.gateway_url
+        self._model = stack.config.model.name
+
+    def measure(self, agent: str, families: tuple[str, ...] = FAMILIES) -> float:
+        """Success on held-out tasks, greedily, nothing reported."""
+        asked = tasks(self.size.heldout, 0, families, held_out=True)
+        crowd = Crowd(self._url, self.stack.key(agent, purpose="evaluate"), self._model, temperature=0.0,
+                      concurrency=_CONCURRENCY, report=False)  # fmt: skip
+        done = asyncio.run(crowd.work(asked))
+        if failed := [attempt.error for attempt in done if attempt.error]:
+            raise RuntimeError(f"{len(failed)} of {len(done)} held-out tasks could not be asked: {failed[0]}")
+        success = sum(attempt.right for attempt in done) / len(done)
+        self._say(f"{agent}: {success:.0%} of {len(done)} held-out tasks")
+        return success
+
+    def start(self, agent: str, adapter: training.Trained | None) -> None:
+        """An agent whose first version has the adapter (None: the base model)."""
+        self.stack.agent(agent)
+        policy = Policy(base=self._model, served_name=self._model)
+        if adapter is not None:
+            policy = self._policy(agent, adapter)
+        version = self.stack.register(agent, Manifest(policy=policy))
+        self.stack.flip(agent, version.version, "where it starts")
+
+    def serve(self, agent: str, adapter: training.Trained) -> None:
+        """The next version of an agent."""
+        version = self.stack.register(agent, Manifest(policy=self._policy(agent, adapter)))
+        self.stack.flip(agent, version.version, "the next")
+
+    def imitate(self, agent: str, step: int, before: training.Trained | None) -> training.Trained:
+        """Ask new tasks; whoever fails is shown the right first step; learn from what was shown (SFT)."""
+        count, tenant = self.size.demonstrations, self.stack.tenants[0]
+        self.ask(agent, tenant, tasks(count, self.seed * 1_000 + step, FAMILIES))
+        return self.fit(f"{agent}-imitation-{step}", self.shown(agent, tenant, last=count), before)
+
+    def ask(self, agent: str, tenant: str, asked: Sequence[Task]) -> None:
+        """Serve these tasks; after a failure somebody shows what the first step should have been."""
+        key = self.stack.key(agent, tenant)
+        crowd = Crowd(self._url, key, self._model, concurrency=_CONCURRENCY, demonstrate=True)
+        asyncio.run(crowd.work(asked))
+
+    def shown(self, agent: str, tenant: str, last: int) -> list[dict[str, Any]]:
+        """The demonstrated steps of the newest trajectories as SFT rows: prompts as captured."""
+        writer = Writer(self.stack.config.model_dir)
+        reader = open_reader(self.stack.config)
+        rows = []
+        try:
+            for row in reader.trajectories(tenant, agent=agent, limit=last):
+                records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
+                for case in cases_of(tenant, records, lambda context: reader.tools(tenant, context)):
+                    if case.trainable and case.prompt_token_ids and case.demonstration is not None:
+                        ids = writer.completion_ids(case)
+                        rows.append({"prompt_token_ids": case.prompt_token_ids, "completion_token_ids": ids})
+        finally:
+            reader.close()
+        return rows
+
+    def fit(self, name: str, rows: Sequence[dict[str, Any]], before: training.Trained | None) -> training.Trained:
+        """SFT on the rows, going on from an adapter."""
+        work = self.folder / "training" / name
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "train.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        options = {
+            "algorithm": "sft",
+            "epochs": 1,
+            "batch_size": 8,
+            "learning_rate": _LEARNING_RATE["sft"],
+            "min_examples": 1,
+            "threads": 1,
+            "seed": self.seed,
+            "initial_adapter": str(self.stack.config.var / before.path) if before else None,
+        }
+        return training.run_job(self.stack.config, work, work / "train.jsonl", None, options, lambda _: None)
+
+    def reinforce(
+        self,
+        agent: str,
+        updates: int,
+        *,
+        algorithm: str = "ppo",
+        staleness: int = 2,
+        reward: Callable[[Task, bool], float] | None = None,
+        until: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
+        """Online training on rollouts that come while it trains; gives the updates and what became of the rollouts."""
+        plan = online.Plan(
+            agent=agent,
+            actor="bench",
+            tenants=(self.stack.tenants[0],),
+            algorithm=algorithm,
+            staleness=staleness,
+            groups=self.size.groups,
+            group_size=self.size.group_size,
+            learning_rate=_LEARNING_RATE["rl"],
+        )
+        run = online.Online(self.stack.config, plan, self.folder / "online" / agent, self.stack.register, self._say)
+        with self._rollouts(agent, reward) as alive:
+            try:
+                run.run(updates, lambda: until() or not alive())
+            finally:
+                run.close()
+        learned, old = run.collector.counts["rows learned from"], run.collector.counts["rows that were too old"]
+        return {
+            "updates": run.updates,
+            "counts": dict(run.collector.counts),
+            "ages": {str(age): n for age, n in sorted(run.collector.ages.items())},
+            "filtered_share": old / (learned + old) if learned + old else 0.0,
+        }
+
+    def _rollouts(self, agent: str, reward: Callable[[Task, bool], float] | None) -> _Rollouts:
+        crowd = Crowd(
+            self._url,
+            self.stack.key(agent),
+            self._model,
+            concurrency=_CONCURRENCY,
+            reward=reward or (lambda task, right: float(right)),
+            headers={"x-evoplane-training": "only"},
+            patience=1_000,
+        )
+        return _Rollouts(crowd, self._endless())
+
+    def _endless(self) -> Iterator[Task]:
+        """Groups of attempts at tasks that no measurement asks."""
+        for epoch in range(1_000_000):
+            for task in tasks(200, self.seed * 7_919 + epoch + 1, FAMILIES):
+                for _ in range(self.size.group_size):
+                    yield task
+
+    def _policy(self, agent: str, adapter: training.Trained) -> Policy:
+        policy = Policy(
+            base=self._model,
+            served_name=candidate_name(agent, adapter.digest),
+            adapter=adapter.digest,
+            path=adapter.path,
+        )
+        client.load(self.stack.config, policy, adapter.result.get("probe"))
+        return policy
+
+
+class _Rollouts:
+    """A crowd at work in a thread of its own while the block runs; gives whether it still lives."""
+
+    def __init__(self, crowd: Crowd, asked: Iterator[Task]) -> None:
+        self._crowd = crowd
+        self._asked = asked
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="rollouts", daemon=True)
+        self.done: list[Attempt] = []
+
+    def __enter__(self) -> Callable[[], bool]:
+        self._thread.start()
+        return self._thread.is_alive
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+
+    def _work(self) -> None:
+        async def until_stopped() -> None:
+            working = asyncio.create_task(self._crowd.work(self._asked, self._stop.is_set))
+            while not working.done() and not self._stop.is_set():  # noqa: ASYNC110 - another thread's event
+                await asyncio.sleep(0.5)
+            await asyncio.wait([working], timeout=60)
+            working.cancel()
+
+        asyncio.run(until_stopped())
+
+
+def shuffled(seed: int, rate: float) -> Callable[[Task, bool], float]:
+    """Rewards that know nothing of the outcome, as often 1 as outcomes were."""
+    dice = random.Random(seed)
+    return lambda task, right: float(dice.random() < rate)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """The result, and how many seconds it took."""
+    began = time.monotonic()
+    return work(), round(time.monotonic() - began, 1)
