@@ -20,19 +20,19 @@ from registry.manifest import Manifest
 
 def rerunner(
     config: Settings, manifest: Manifest, case: Case, repeats: int = 4
-) -> Callable[[Part | None], list[float]]:
+) -> Callable[[Part | None], list[float | None]]:
     """A function from the part that is left out (None: nothing) to the outcomes, 1 or 0, of the repeats.
 
-    What the tape can't judge is left out, so the list may be shorter than `repeats`.
+    They are in the order of their seeds. None is what the tape can't judge.
     """
 
-    def rerun(without: Part | None) -> list[float]:
+    def rerun(without: Part | None) -> list[float | None]:
         asked, told = case, manifest
         if without is not None:
             asked = msgspec.structs.replace(case, messages=messages_without(case.messages, without))
             told = manifest_without(manifest, without)
         answers = answer_repeatedly(config, told, [asked], repeats)[case.event_id]
         verdicts = [judge(case, answer) for answer in answers]
-        return [float(v == "success") for v in verdicts if v != "unknown"]
+        return [None if v == "unknown" else float(v == "success") for v in verdicts]
 
     return rerun

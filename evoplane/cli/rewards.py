@@ -8,14 +8,17 @@ import msgspec
 import typer
 
 from evaluators.cases import Case
-from evaluators.rewards import RewardRule, rule_of
+from evaluators.credit import contribution_rows, contributions
+from evaluators.rewards import RewardRule, resolve, rule_of
 from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source_rows
+from evaluators.rewards.links import links
 from evaluators.rewards.rule import keep_calibration
 from evoplane.cli.output import Json, finite, out, print_json, show
 from evoplane.recorded import read_cases
 from evoplane.settings import Settings, settings
 from registry import control, tenants
 from registry.tenants import RegistryError
+from services.proxy.store import open_reader
 
 app = typer.Typer(
     invoke_without_command=True, no_args_is_help=True, help="Rewards by source, and how far the sources agree."
@@ -58,6 +61,39 @@ def rewards(
     show(source_rows(found), False)
     out.print()
     show(pair_rows(found), False)
+
+
+@app.command("credit")
+def credit(
+    event: Annotated[str, typer.Argument(help="The event asked about (header x-evoplane-event-id).")],
+    decay: Annotated[float, typer.Option(min=0, max=0.99, help="What an event passes on to what led to it.")] = 0.5,
+    json: Json = False,
+) -> None:
+    """Show what led to an event: observations, prompt fragments, retrievals, tool calls, memory items, guardrails.
+
+    Example: evoplane rewards credit ev_0197…
+    """
+    config = settings()
+    reader = open_reader(config)
+    place = reader.find_event(event)
+    if place is None:
+        raise RegistryError(f"no event {event!r}")
+    stored = reader.records(*place)
+    records = [reader.resolve(place[0], record) for record in stored]
+    events = [r for r in records if r["record"] == "event"]
+    if all(e["id"] != event for e in events):
+        raise RegistryError(f"{event!r} is an annotation: name the event it is about")
+    annotations = [r for r in records if r["record"] == "annotation"]
+    known = links(r for r in stored if r["record"] == "event")
+    found = contributions(events, event, annotations, decay=decay, known_links=known)
+    agent = next((r["agent"]["name"] for r in records if r["record"] == "trajectory"), "")
+    judged = resolve(annotations, rule_of(config, agent), events=events).of(event)
+    if json:
+        print_json({"event": event, "reward": msgspec.to_builtins(judged), "credit": msgspec.to_builtins(found)})
+        return
+    worth = "no reward yet" if judged is None else f"reward {judged.reward:.2f} by {judged.source}"
+    out.print(f"[bold]{event}[/bold]  {worth}\n", highlight=False)
+    show(contribution_rows(found), False)
 
 
 @app.command("calibrate")

@@ -14,6 +14,7 @@ from evaluators.rewards import declare, resolve
 from evoplane.cli.main import app
 from evoplane.settings import settings
 from registry import control, tenants
+from services.proxy.store import open_reader
 from tests.evaluators.recorded import annotations, events, read
 from tests.shared import DATA, REASON
 
@@ -127,5 +128,12 @@ def test_the_command_shows_judges_beside_the_environment_and_trusts_none_that_di
     assert after["rule"]["digest"] == measured["rule"] != before["rule"]["digest"]
     assert all(m["low"] < 0.6 for m in measured["calibrated"])  # the best of them: 34 of 50, at least 0.54
     assert len(measured["calibrated"]) == 4
+    reader = open_reader(settings())
+    calls = [
+        e for e in reader.records("acme", reader.trajectories("acme")[0].trajectory_id) if e.get("kind") == "llm_call"
+    ]
+    credit = run("rewards", "credit", calls[-1]["id"], "--json")
+    assert credit["reward"]["source"] == "reward (environment)"
+    assert {"decision", "observation"} <= {c["kind"] for c in credit["credit"]}
     judges = [s for s in after["sources"] if s["source"][1] == "llm_judge"]
     assert sum(s["counted"] for s in judges) == 0
