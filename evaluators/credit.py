@@ -35,13 +35,15 @@ _SURFACES: dict[str, Kind] = {
     "tools": "tool call",
 }
 """Of overlays; every other is a prompt fragment."""
-_DISPOSITIONS = {"used": 4.0, "corrected": 4.0, "contradicted": 4.0, "ignored": -0.75}
-"""What a `tool_result` label adds to the weight 1 that everything in front of the model has."""
+_DISPOSITIONS = {"used": 4.0, "corrected": 4.0, "contradicted": 4.0, "ignored": -0.2}
+"""What a `tool_result` label adds to an input's weight."""
+_EARLIER = 0.25
+"""Weight of what had been answered before, beside the 1 of what came last."""
 _MOST_WORDS = 6
 _WORD = re.compile(r"\w[\w.,:/@-]*\w")
 _LOOKED_AT = 20_000
 """Characters of a text."""
-_LEAST_SHARE = 0.005
+_LEAST_SHARE = 0.001
 """Smaller shares are not worth a row."""
 
 P = TypeVar("P")
@@ -69,6 +71,7 @@ class _Input(msgspec.Struct, frozen=True):
     rel: str
     event: str | None
     """Where the walk goes on."""
+    weight: float = 1.0
 
 
 def contributions(
@@ -82,10 +85,11 @@ def contributions(
     """What led to an event, largest share first; itself among them.
 
     A random walk back along the links: at each event, 1 - `decay` of what arrives stays (what was decided there), the
-    rest goes on to its inputs by their weights. An input weighs 1, more for each telling word (numbers, codes, long
-    words) that it shares with the event and few others do, more when a `tool_result` label says that it was used, less
-    when it was ignored. `events` are a trajectory's, resolved, in order; `known_links` those of the records as stored, which
-    also know the earlier calls whose conversation a call goes on from. Raises `KeyError` for an unknown event.
+    rest goes on to its inputs by their weights. An input weighs 1, one from earlier in the conversation less; more for
+    each telling word (numbers, codes, very long words) that it shares with the event and few others do, more when a
+    `tool_result` label says that it was used, less when it was ignored. `events` are a trajectory's, resolved, in
+    order; `known_links` those of the records as stored, which also know the earlier calls whose conversation a call
+    goes on from. Raises `KeyError` for an unknown event.
     """
     by_id = {event["id"]: event for event in events}
     by_id[event_id]
@@ -101,7 +105,7 @@ def contributions(
         mass = arrived.get(event["id"])
         if mass is None:
             continue
-        inputs = _inputs(event, causes[event["id"]], by_id)
+        inputs = _inputs(event, causes, by_id)
         kept = mass if not inputs else (1 - decay) * mass
         _add(rows, _kind(event["kind"]), event["id"], kept, distance[event["id"]], why[event["id"]])
         for given, (weight, evidence) in zip(inputs, _weights(inputs, _words(_said(event)), labels), strict=True):
@@ -193,13 +197,25 @@ def _effect(
     )
 
 
-def _inputs(event: Mapping[str, Any], causes: Sequence[Link], by_id: Mapping[str, Mapping[str, Any]]) -> list[_Input]:
-    """What was in front of an event: its causes, and of a model call the parts of its prompt that are no events."""
-    given = [
-        _Input(_kind(by_id[link.cause]["kind"]), link.cause, _said(by_id[link.cause]), link.rel, link.cause)
-        for link in causes
-        if link.cause in by_id
-    ]
+def _inputs(
+    event: Mapping[str, Any], causes: Mapping[str, Sequence[Link]], by_id: Mapping[str, Mapping[str, Any]]
+) -> list[_Input]:
+    """What was in front of an event: its causes, and of a model call the rest of its prompt.
+
+    That is the conversation before, which earlier calls were given, and the parts that are no events.
+    """
+    given, earlier, front = [], {}, [(link, False) for link in causes[event["id"]]]
+    while front:
+        link, before = front.pop()
+        if link.cause not in by_id or link.cause in earlier:
+            continue
+        earlier[link.cause] = link
+        before = before or link.rel == "prefix"
+        cause = by_id[link.cause]
+        rel, weight = ("conversation", _EARLIER) if before else (link.rel, 1.0)
+        given.append(_Input(_kind(cause["kind"]), link.cause, _said(cause), rel, link.cause, weight))
+        if link.rel == "prefix":
+            front += [(next, True) for next in causes[link.cause]]
     observed = event.get("o") or {}
     system = observed.get("system_instructions")
     system = _texts(system) if system else _system(observed.get("messages"))
@@ -222,9 +238,7 @@ def _of_overlay(overlay: Mapping[str, Any]) -> list[_Input]:
     return [_Input(kind, id, told, f"overlay {surface}", None) for id, told in zip(ids, texts, strict=True)]
 
 
-def _weights(
-    inputs: Sequence[_Input], said: set[str], labels: Mapping[str, str]
-) -> list[tuple[float, str]]:  # fmt: skip
+def _weights(inputs: Sequence[_Input], said: set[str], labels: Mapping[str, str]) -> list[tuple[float, str]]:
     """(share of the inputs' weight, evidence) of each; a word that several inputs have counts for each the less."""
     shared = [_words(given.text) & said for given in inputs]
     owners = Counter(word for words in shared for word in words)
@@ -232,7 +246,7 @@ def _weights(
     for given, words in zip(inputs, shared, strict=True):
         telling = sorted(words, key=lambda word: (owners[word], word))[:_MOST_WORDS]
         label = labels.get(given.event or "")
-        weights.append(1.0 + sum(1 / owners[word] for word in telling) + _DISPOSITIONS.get(label or "", 0.0))
+        weights.append(given.weight + sum(1 / owners[word] for word in telling) + _DISPOSITIONS.get(label or "", 0.0))
         told = [given.rel, *([f"its result was {label}"] if label else [])]
         evidence.append("; ".join([*told, *([f"shares {', '.join(telling)}"] if telling else [])]))
     total = sum(weights)
@@ -289,4 +303,4 @@ def _texts(value: Any) -> str:
 def _words(text: str) -> set[str]:
     """Words that an answer would hardly hold by chance: with a digit, in capitals, or long."""
     found = _WORD.findall(text[:_LOOKED_AT])
-    return {w for w in found if any(map(str.isdigit, w)) or (w.isupper() and len(w) > 2) or len(w) >= 9}
+    return {w for w in found if any(map(str.isdigit, w)) or (w.isupper() and len(w) > 2) or len(w) >= 12}

@@ -81,6 +81,7 @@ def test_earlier_calls_of_the_conversation_are_reached_through_the_prefix_of_the
     stored = [*chain(), event("u2", "user_message"), event("c3", causes=(("u2", "input"),))]
     stored[-1]["o"] = {"messages": {"prefix": "c2", "append": [{"event": "u2"}]}}
     assert "t1" in share(contributions(stored, "c3", known_links=links(stored)))
+    assert {c.id: c.links for c in contributions(stored, "c3", known_links=links(stored))}["t1"] == 1
     resolved = [*stored[:-1], {**stored[-1], "o": {"messages": []}}]
     assert "t1" not in share(contributions(resolved, "c3"))
     assert "t1" in share(contributions(resolved, "c3", known_links=links(stored)))
@@ -96,7 +97,7 @@ def test_in_recorded_runs_credit_goes_from_the_last_answer_back_to_tools_and_to_
     for records in read(DATA / "tau2-airline" / "gpt-4o_airline.json").values():
         steps = events(records)
         last = [e for e in steps if e["kind"] == "llm_call"][-1]
-        found = contributions(steps, last["id"], annotations(records), decay=0.9, known_links=links(steps))
+        found = contributions(steps, last["id"], annotations(records), known_links=links(steps))
         kinds = {c.kind for c in found}
         assert {"decision", "observation"} <= kinds
         assert "tool call" in kinds or all(e["kind"] != "tool_call" for e in steps[: steps.index(last)])
