@@ -205,9 +205,6 @@ class Surfaces(_Section):
 
 
 class Replay(_Section):
-    environments: dict[str, str] = Field(
-        {}, description="by agent: the environment its tool calls are tried in, a name or module:callable"
-    )
     protected_tools: list[str] = Field([], description="tools a candidate must not call; each call is a violation")
     repeats: int = Field(1, ge=1, description="times a candidate answers each case, under seeds of their own")
     max_steps: int = Field(24, ge=1, description="answers a re-made conversation may take")

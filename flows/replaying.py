@@ -29,7 +29,7 @@ from evaluators.replay.safety import forbidden_calls, on_cases
 from evoplane.settings import Settings, settings
 from flows.answering import Answerer, answer_repeatedly
 from flows.reading import CaseReader, served
-from registry import control, pointers
+from registry import control, pointers, tenants
 from registry.manifest import Manifest
 from registry.tenants import RegistryError
 from services.proxy.store import open_reader
@@ -66,7 +66,7 @@ def replay_conversations(
 ) -> Replay:
     """The candidate on whole conversations from their first decision on; `population` is what they were taken from."""
     engine = Engine(
-        environment=lambda recording: environment_of(config, recording),
+        environment=environments(config),
         protected=config.replay.protected_tools,
         max_steps=config.replay.max_steps,
     )
@@ -108,14 +108,19 @@ def replay_conversations(
     )
 
 
-def environment_of(config: Settings, recording: Recording) -> Environment | None:
-    """The agent's environment, reset to where the recording began; None when the settings name none."""
-    name = config.replay.environments.get(recording.agent)
-    if name is None:
-        return None
-    environment = load(recording.agent, {recording.agent: name}) if ":" in name else load(name)
-    environment.reset(options={"task": recording.task} if recording.task else None)
-    return environment
+def environments(config: Settings) -> Callable[[Recording], Environment | None]:
+    """Gives a recording its agent's environment (`tenants.Agent.environment`), reset to where the recording began."""
+    named = {a.name: a.environment for a in tenants.list_agents(control.connect(config.control_db)) if a.environment}
+
+    def make(recording: Recording) -> Environment | None:
+        name = named.get(recording.agent)
+        if name is None:
+            return None
+        environment = load(name)
+        environment.reset(options={"task": recording.task} if recording.task else None)
+        return environment
+
+    return make
 
 
 def recordings_of(config: Settings, agent: str, version: str) -> list[Recording]:

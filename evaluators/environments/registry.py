@@ -1,8 +1,8 @@
-"""Finding an environment by name: the deployment's own (setting `replay.environments`), installed ones, ours."""
+"""Finding an environment: `module:callable`, or the name of an installed one or one of ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -22,32 +22,30 @@ class UnknownEnvironment(LookupError):
     """No environment of this name, or it can't be imported; the message says what to do."""
 
 
-def names(configured: Mapping[str, str] | None = None) -> list[str]:
-    """All environments that can be named, sorted."""
-    return sorted({*(configured or {}), *(e.name for e in entry_points(group=GROUP)), *_OURS})
+def names() -> list[str]:
+    """All environments that have a name, sorted."""
+    return sorted({*(e.name for e in entry_points(group=GROUP)), *_OURS})
 
 
-def load(name: str, configured: Mapping[str, str] | None = None, **options: Any) -> Environment:
-    """A new environment by name, not yet reset; `options` go to whoever makes it.
+def load(name: str, **options: Any) -> Environment:
+    """A new environment, not yet reset; `options` go to whoever makes it.
 
-    `configured` maps names to `module:callable` and goes before entry points, which go before ours. Raises
+    `name` is `module:callable`, or a name; an installed environment goes before one of ours. Raises
     `UnknownEnvironment`, and `UnsafeEnvironment` for one that is not sandboxed.
     """
-    environment = _factory(name, configured or {})(**options)
+    environment = _factory(name)(**options)
     if not isinstance(environment, Environment):
         raise UnknownEnvironment(f"environment {name!r} lacks one of reset, step, state, clone")
     require_sandboxed(environment)
     return environment
 
 
-def _factory(name: str, configured: Mapping[str, str]) -> Callable[..., Any]:
-    target = configured.get(name)
+def _factory(name: str) -> Callable[..., Any]:
+    for found in entry_points(group=GROUP, name=name):
+        return found.load()
+    target = name if ":" in name else _OURS.get(name)
     if target is None:
-        for found in entry_points(group=GROUP, name=name):
-            return found.load()
-        target = _OURS.get(name)
-    if target is None:
-        raise UnknownEnvironment(f"no environment {name!r}; known: {', '.join(names(configured))}")
+        raise UnknownEnvironment(f"no environment {name!r}; known: {', '.join(names())}, or module:callable")
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)

@@ -104,3 +104,18 @@ def learn(
     say = lambda line: err.print(line, style="dim", highlight=False)  # noqa: E731
     found = run(settings().var, seeds=range(1, seeds + 1), only=only or [], quick=quick, fresh=fresh, say=say)
     show(found, json)
+
+
+@app.command("replay")
+def replay(
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test; its figures mean little.")] = False,
+    real_policy: Annotated[bool, typer.Option(help="Try a real model on AgentDojo too.")] = True,
+    json: Json = False,
+) -> None:
+    """Replay's throughput beside `vllm bench serve`, the coverage of its intervals, and whether live traffic agrees.
+
+    Example: evoplane bench replay --json
+    """
+    from benchmarks.replay.run import run  # only in the repository, and heavy
+
+    show(run(settings(), quick=quick, real_policy=real_policy, say=lambda line: err.print(line, style="dim")), json)

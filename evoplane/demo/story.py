@@ -113,7 +113,7 @@ class Story:
             tenants.create_tenant(connection, id, name, train="allow")
             tenant_policy.put(connection, id, tenant_policy.TenantPolicy(pooling=True), "demo")
         model = self._config.model.name
-        tenants.create_agent(connection, AGENT, model, "examples.support.shop:Shop", (APPROVER,))
+        tenants.create_agent(connection, AGENT, model, "examples.support.environment:ShopEnvironment", (APPROVER,))
         manifest = Manifest(policy=Policy(base=model, served_name=model), memory=_facts_at_start())
         first = versions.register(self._config, connection, AGENT, manifest, description="the agent as it came")
         pointers.set_champion(connection, AGENT, first.version, "first version", "demo")

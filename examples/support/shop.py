@@ -1,8 +1,7 @@
 """The shop behind the support agent: four deterministic tools over an order book.
 
-This is the agent's own back office, and at the same time the replay *environment* of the
-demo: `reset` gives a fresh order book, `call` executes one tool, `state` can be compared.
-Nothing here touches a network, so replay may execute it freely.
+This is the agent's own back office: `reset` gives a fresh order book, `call` executes one tool, `state` can be
+compared. Nothing here touches a network, so replay may execute it freely (`environment.py`).
 """
 
 from __future__ import annotations

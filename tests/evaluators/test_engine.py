@@ -194,7 +194,7 @@ def test_an_environment_that_is_not_sandboxed_is_refused(recording: Recording) -
     with pytest.raises(UnsafeEnvironment, match="Real"):
         replay(recording, as_recorded(recording), environment=lambda _: Real())
     with pytest.raises(UnsafeEnvironment):
-        load("real", {"real": "tests.evaluators.test_engine:unsafe"})
+        load("tests.evaluators.test_engine:unsafe")
 
 
 def unsafe() -> ShopEnvironment:
@@ -204,11 +204,11 @@ def unsafe() -> ShopEnvironment:
 
 
 def test_environments_are_found_by_their_configured_name() -> None:
-    assert isinstance(load("support", {"support": "examples.support.environment:ShopEnvironment"}), ShopEnvironment)
+    assert isinstance(load("examples.support.environment:ShopEnvironment"), ShopEnvironment)
     with pytest.raises(UnknownEnvironment, match="agentdojo-banking"):
         load("nowhere")
     with pytest.raises(UnknownEnvironment, match="can't be imported"):
-        load("gone", {"gone": "examples.support.gone:World"})
+        load("examples.support.gone:World")
 
 
 def test_no_answer_and_a_broken_call_are_the_candidates_failures(recording: Recording) -> None:

@@ -20,6 +20,7 @@ from evaluators.replay.recording import Recording, from_messages
 from evoplane.settings import Settings
 from flows.answering import Answerer, answer_cases, answer_repeatedly
 from flows.replaying import replay_cases, replay_conversations
+from registry import control, tenants
 from registry.manifest import Harness, Manifest, Policy
 from tests.evaluators.conftest import make_case
 from tests.evaluators.test_engine import CANCEL, EFFECTS, TRACK, result, said, user
@@ -75,16 +76,17 @@ def model() -> Iterator[Model]:
 
 
 @pytest.fixture
-def config(model: Model) -> Settings:
-    return Settings.model_validate(
+def config(model: Model, tmp_path: Path) -> Settings:
+    found = Settings.model_validate(
         {
+            "paths": {"var": str(tmp_path)},
             "worker": {"vllm_port": model.port},
-            "replay": {
-                "environments": {"support": "examples.support.environment:ShopEnvironment"},
-                "protected_tools": ["change_address"],
-            },
+            "replay": {"protected_tools": ["change_address"]},
         }
     )
+    environment = "examples.support.environment:ShopEnvironment"
+    tenants.create_agent(control.connect(found.control_db), "support", "base", environment)
+    return found
 
 
 CANDIDATE = Manifest(

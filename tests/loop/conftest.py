@@ -83,7 +83,9 @@ def keys(config: Settings, connection: sqlite3.Connection) -> dict[str, str]:
     for id, name in TENANTS.items():
         tenants.create_tenant(connection, id, name, train="allow")
         tenant_policy.put(connection, id, tenant_policy.TenantPolicy(pooling=True), "test")
-    tenants.create_agent(connection, AGENT, config.model.name, "examples.support.shop:Shop", (APPROVER,))
+    tenants.create_agent(
+        connection, AGENT, config.model.name, "examples.support.environment:ShopEnvironment", (APPROVER,)
+    )
     memory = tuple(
         MemoryItem(
             id=f"mem_{tenant}",
