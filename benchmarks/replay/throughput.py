@@ -43,8 +43,10 @@ def share_of_vllm_bench(
     first changes from round to round.
     """
     asked = questions(requests)
-    dataset = folder / "requests.jsonl"
-    dataset.write_text("".join(json.dumps({"prompt": q, "output_tokens": tokens}) + "\n" for q in asked))
+    # ShareGPT's form is the one `vllm bench` reads without pandas, which vLLM itself does not need
+    dataset = folder / "requests.json"
+    said = [[{"from": "human", "value": q}, {"from": "gpt", "value": "(not used)"}] for q in asked]
+    dataset.write_text(json.dumps([{"conversations": turns} for turns in said]))
     say("an untimed pass")
     _replay(config, asked, tokens)
     found: dict[str, list[float]] = {"replay": [], "bench": []}
@@ -95,8 +97,8 @@ def _bench(config: Settings, folder: Path, dataset: Path, asked: list[str], toke
     command = [
         str(python.with_name("vllm")), "bench", "serve",
         "--backend=openai-chat", "--endpoint=/v1/chat/completions", f"--base-url={config.vllm_url}",
-        f"--model={config.model.name}", f"--tokenizer={config.model_dir.resolve()}", "--dataset-name=custom",
-        f"--dataset-path={dataset}", "--custom-output-len=-1", "--skip-chat-template", "--disable-shuffle",
+        f"--model={config.model.name}", f"--tokenizer={config.model_dir.resolve()}", "--dataset-name=sharegpt",
+        f"--dataset-path={dataset}", f"--sharegpt-output-len={tokens}", "--disable-shuffle",
         f"--num-prompts={len(asked)}", f"--max-concurrency={2 * config.worker.max_num_seqs}", "--ignore-eos",
         "--temperature=0", "--disable-tqdm", "--save-result", f"--result-dir={folder}", "--result-filename=bench.json",
     ]  # fmt: skip

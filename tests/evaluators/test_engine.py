@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from atdp.messages import from_openai
 from evaluators.environments import UnknownEnvironment, UnsafeEnvironment, load
 from evaluators.replay.branch import Answer, Branch, Request, judge_branch
 from evaluators.replay.engine import Engine, replay_all
-from evaluators.replay.recording import Recording, from_messages
+from evaluators.replay.recording import Recording, from_messages, from_records
 from evaluators.replay.tape import Recorded, Tape
 from examples.support.environment import ShopEnvironment
 
@@ -241,3 +242,37 @@ def test_every_candidate_is_asked_under_the_same_seeds(recording: Recording) -> 
 def test_a_protected_tool_is_reported_even_where_the_branch_ends(recording: Recording) -> None:
     branch = replay(recording, [said("", ("cancel_order", {"order_id": "Z9"}))], protected={"cancel_order"})
     assert branch.violations == ("protected tool cancel_order",)
+
+
+def test_a_trajectorys_records_become_the_conversation_and_its_tape() -> None:
+    def event(id: str, kind: str, **fields: Any) -> dict[str, Any]:
+        return {
+            "record": "event",
+            "id": id,
+            "kind": kind,
+            "trajectory_id": "tr_1",
+            "ctx": "c",
+            "y": {"status": "ok"},
+            **fields,
+        }
+
+    shown = [user("Where is A1?"), said("", TRACK), result("order A1: shipped")]
+    asked = [from_openai(m) for m in shown]
+    tags = {"tags": {"agent": "support"}}
+    records = [
+        {"record": "trajectory", "trajectory_id": "tr_1", "task": {"id": "t7"}},
+        event("ev_1", "llm_call", o={"messages": asked[:1]}, a={"messages": asked[1:2]}, m=tags),
+        event("ev_2", "tool_call", a={"name": "track_order", "call_id": "c0", "arguments": TRACK[1]},
+              replay={"class": "deterministic", "effect": "read"}),
+        event("ev_3", "llm_call", o={"messages": asked}, a={"messages": [from_openai(said("On its way."))]}, m=tags),
+    ]  # fmt: skip
+    recording = from_records("northwind", records, lambda context: [{"of": context}])
+    assert recording is not None
+    assert [m["role"] for m in recording.messages] == ["user", "assistant", "tool", "assistant"]
+    (action,) = recording.actions
+    assert (action.tool, action.effect, action.event_id, action.result) == (
+        "track_order", "read", "ev_2", "order A1: shipped")  # fmt: skip
+    assert (recording.agent, recording.task, recording.tools) == ("support", "t7", [{"of": "c"}])
+    assert recording.event_ids == {1: "ev_1", 3: "ev_3"} and recording.decisions() == [1]
+    assert replay(recording, as_recorded(recording)).end == "finished"
+    assert from_records("northwind", records[:1], lambda _: []) is None

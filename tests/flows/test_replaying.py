@@ -15,10 +15,13 @@ import pytest
 from aiohttp import web
 
 from evaluators.replay import safety_violated, seed_of
-from evaluators.replay.branch import Request
+from evaluators.replay.branch import Answer, Request
+from evaluators.replay.engine import Engine
+from evaluators.replay.factory import Made
 from evaluators.replay.recording import Recording, from_messages
 from evoplane.settings import Settings
 from flows.answering import Answerer, answer_cases, answer_repeatedly
+from flows.data_factory import Kind, judge_by, rows
 from flows.replaying import replay_cases, replay_conversations
 from registry import control, tenants
 from registry.manifest import Harness, Manifest, Policy
@@ -46,6 +49,7 @@ class Model:
     async def _serve(self) -> None:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._answer)
+        app.router.add_post("/tokenize", self._tokenise)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -62,6 +66,15 @@ class Model:
         choice: dict[str, Any] = {"message": told, "token_ids": [5, 2],
                                   "logprobs": {"content": [{"logprob": -0.5}, {"logprob": 0.0}]}}  # fmt: skip
         return web.json_response({"model": body["model"], "choices": [choice], "prompt_token_ids": [1, 9]})
+
+    async def _tokenise(self, request: web.Request) -> web.Response:
+        """Three tokens a message: its beginning, its length, and a line break after the end of turn."""
+        body = await request.json()
+        made = []
+        for message in body["messages"]:
+            made += [(1, "<"), (3 + len(message.get("content") or ""), "x"), (2, "\n")]
+        made += [(1, "<")] if body["add_generation_prompt"] else []
+        return web.json_response({"tokens": [t for t, _ in made], "token_strs": [s for _, s in made]})
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -163,6 +176,42 @@ def test_whole_conversations_are_re_made_with_the_tools_in_a_sandbox(model: Mode
     found = replay_conversations(config, CANDIDATE, conversations(), conversations())
     assert (found.unknown, found.improvement.value, found.lost.value) == (0, 0.0, 0.0)
     assert found.klass.deterministic == 1.0
+
+
+def test_the_data_factory_samples_the_policy_and_asks_the_stronger_model(model: Model, config: Settings) -> None:
+    messages = [user("Where is A1?"), said("", TRACK), result("order A1: shipped"), said("On its way.")]
+    recording = from_messages("tr_1", messages, effects=EFFECTS, agent="support", success=True, train_eligible=True)
+    model.script = {"Where is A1?": said("", TRACK), "order A1: shipped": said("On its way.")}
+
+    def made(kind: Kind) -> Made:
+        return asyncio.run(rows(config, CANDIDATE, kind, [(recording, 1)], judge_by({}), samples=3))
+
+    sampled = made("group").rows
+    assert len(sampled) == 6 and {r["reward"] for r in sampled} == {1.0}
+    assert sampled[0]["completion_token_ids"] == [5, 2]
+    with pytest.raises(ValueError, match="teacher_url"):
+        made("imitation")
+    there = config.replay.model_copy(update={"teacher_url": f"http://127.0.0.1:{model.port}/v1"})
+    config = config.model_copy(update={"replay": there})
+    model.asked.clear()
+    target = made("imitation").rows[1]
+    assert model.asked[0]["model"] == "" and len(model.asked) == 2, "the stronger model, under no overlay"
+    assert target["completion_token_ids"] == [3 + len("On its way.")], "without the template's line break"
+    assert len(target["prompt_token_ids"]) == 3 * 4 + 1, "as the policy is asked: with its overlay's system text"
+    assert "logprobs" not in target
+
+
+def test_what_the_end_does_not_tell_the_decision_itself_may(config: Settings) -> None:
+    recording = from_messages("tr_1", [user("How long?"), said("9 days"), user("Thanks?"), said("Welcome.")],
+                              event_ids={1: "ev_1"})  # fmt: skip
+    case = make_case("How long?", event_id="ev_1", corrections=["The warranty is 12 months."])
+
+    async def answer(request: Request) -> Answer:
+        return Answer(message=said("12 months"))
+
+    (branch,) = asyncio.run(Engine().branches(recording, 1, answer))
+    assert branch.end == "user_diverged"
+    assert (judge_by({})(recording, branch), judge_by({"ev_1": case})(recording, branch)) == ("unknown", "success")
 
 
 @pytest.mark.stack
