@@ -140,6 +140,11 @@ class Evidently(_Section):
     port: int = Field(8405, description="Evidently UI")
 
 
+class Console(_Section):
+    host: str = Field("127.0.0.1", description="address of the operator console; behind TLS when it is not loopback")
+    port: int = Field(8406, description="the operator console")
+
+
 class Monitor(_Section):
     interval_s: int = Field(600, ge=60, description="the scheduled monitor looks this often")
     window: int = Field(400, description="most recent judged trajectories a window holds")
@@ -399,6 +404,7 @@ class Settings(_Section):
     prefect: Prefect = Prefect()
     mlflow: Mlflow = Mlflow()
     evidently: Evidently = Evidently()
+    console: Console = Console()
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
     surfaces: Surfaces = Surfaces()
@@ -442,6 +448,10 @@ class Settings(_Section):
     @property
     def evidently_url(self) -> str:
         return f"http://127.0.0.1:{self.evidently.port}"
+
+    @property
+    def console_url(self) -> str:
+        return f"http://{self.console.host}:{self.console.port}"
 
     @property
     def control_db(self) -> Path:

@@ -57,6 +57,17 @@ CREATE TABLE IF NOT EXISTS audit (
   detail TEXT NOT NULL, prev_hash TEXT, hash TEXT NOT NULL);
 """
 
+_STEPS = (
+    # manifests once had free-form tools and guardrails, which nothing filled
+    """
+UPDATE versions SET body=CAST(json_set(CAST(body AS TEXT), '$.manifest.tools', json('[]')) AS BLOB)
+ WHERE json_type(CAST(body AS TEXT), '$.manifest.tools')='object';
+UPDATE versions SET body=CAST(json_set(CAST(body AS TEXT), '$.manifest.guardrails', json('[]')) AS BLOB)
+ WHERE json_type(CAST(body AS TEXT), '$.manifest.guardrails')='object'
+""",
+)
+"""Step n leads from `user_version` n to n + 1; new tables are made by the schema above."""
+
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Open the control database, creating it unless `read_only`.
@@ -78,8 +89,20 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         connection.executescript(_SCHEMA)
+        _upgrade(connection)
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA user_version").fetchone()[0] == len(_STEPS):
+        return
+    with transaction(connection):
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        for step in _STEPS[found:]:
+            for statement in step.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={max(found, len(_STEPS))}")
 
 
 @contextmanager

@@ -80,6 +80,13 @@ def components(config: Settings) -> list[Component]:
             answers(f"{config.evidently_url}/api/version"),
             {"evidently.port": config.evidently.port},
         ),
+        Component(
+            "console",
+            (python, "-m", "dashboards.console"),
+            config.console_url,
+            answers(f"{config.console_url}/healthz"),
+            {"console.port": config.console.port},
+        ),
     ]
 
 

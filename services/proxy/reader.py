@@ -25,6 +25,7 @@ Cursor = dict[str, int]
 """How far a consumer has read: the last position seen, by tenant. Hand it back to go on exactly there."""
 
 _NO_LIMIT = 2**62
+_ROW = "SELECT trajectory_id, session_id, agent, opened_at, last_at, closed, next_seq - 1 FROM trajectories"
 
 
 class TrajectoryRow(NamedTuple):
@@ -60,17 +61,39 @@ class StoreReader:
         return self._connection.tenants()
 
     def trajectories(
-        self, tenant: str, agent: str | None = None, since: str | None = None, limit: int | None = None
+        self,
+        tenant: str,
+        agent: str | None = None,
+        since: str | None = None,
+        limit: int | None = None,
+        before: str | None = None,
     ) -> list[TrajectoryRow]:
-        """Trajectories, newest first; `since` is an RFC 3339 time that `last_at` must have reached."""
+        """Trajectories, newest first; `since` is an RFC 3339 time that `last_at` must have reached.
+
+        With `before`, those opened before that trajectory: the next page.
+        """
         rows = self._rows(
             tenant,
-            "SELECT trajectory_id, session_id, agent, opened_at, last_at, closed, next_seq - 1 FROM trajectories"
-            " WHERE (CAST(:agent AS TEXT) IS NULL OR agent=:agent)"
-            " AND (CAST(:since AS TEXT) IS NULL OR last_at>=:since) ORDER BY opened DESC LIMIT :limit",
+            _ROW + " WHERE (CAST(:agent AS TEXT) IS NULL OR agent=:agent)"  # noqa: S608
+            " AND (CAST(:since AS TEXT) IS NULL OR last_at>=:since)"
+            " AND (CAST(:before AS TEXT) IS NULL OR opened<"
+            "(SELECT opened FROM trajectories WHERE trajectory_id=:before)) ORDER BY opened DESC LIMIT :limit",
             agent=agent,
             since=since,
+            before=before,
             limit=_NO_LIMIT if limit is None else limit,
+        )
+        return [TrajectoryRow(tenant, *row) for row in rows]
+
+    def trajectory(self, tenant: str, trajectory_id: str) -> TrajectoryRow | None:
+        """One trajectory; None when this tenant has none of that id."""
+        row = self._row(tenant, _ROW + " WHERE trajectory_id=:id", id=trajectory_id)
+        return TrajectoryRow(tenant, *row) if row else None
+
+    def in_session(self, tenant: str, session_id: str, limit: int = 100) -> list[TrajectoryRow]:
+        """The trajectories of a session, newest first."""
+        rows = self._rows(
+            tenant, _ROW + " WHERE session_id=:id ORDER BY opened DESC LIMIT :limit", id=session_id, limit=limit
         )
         return [TrajectoryRow(tenant, *row) for row in rows]
 

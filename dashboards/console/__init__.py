@@ -1,0 +1,1 @@
+"""The operator console: one page per agent, a trajectory viewer, an inbox of approvals. Read-only but for decisions."""
