@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from atdp.ids import new_id
+from dashboards.reading import served
 from evaluators import corrections, dataset, diagnosis, quality, replay
 from evaluators.cases import Case
 from evaluators.decision import NO_OP, Decision, Evaluated, decide
@@ -31,7 +32,6 @@ from flows import (
 )
 from flows.answering import answer_cases
 from flows.interventions import Evidence, Proposal, interventions
-from flows.reading import served
 from registry import alerts, audit, control, decisions, pointers, prefect_runs, tracking, versions
 from registry.manifest import Manifest
 from services.worker import client

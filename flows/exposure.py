@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from dashboards.reading import CaseReader, served
 from evaluators import replay
 from evaluators.canary import CanaryTest, CanaryVerdict, Outcome, judge_canary
 from evaluators.canary_outcomes import Arrivals, breach_of, scales
 from evaluators.cases import Case
 from evaluators.intervals import Interval, wilson
 from evoplane.settings import Settings
-from flows.reading import CaseReader, served
 from registry import canaries, candidates, control, pointers, tenant_policy, tenants
 from services.proxy.store import open_reader
 

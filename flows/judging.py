@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from dashboards.reading import read_cases
 from evaluators.cases import Case
 from evaluators.judges.constitution import DEFAULT, Constitution, read_constitution
 from evaluators.judges.endpoint import endpoint
@@ -25,7 +26,6 @@ from evaluators.judges.feedback import ruling_signals, source
 from evaluators.judges.judging import Ask, judge, shown
 from evaluators.judges.verdicts import Verdict
 from evaluators.rewards.posting import post
-from evoplane.recorded import read_cases
 from evoplane.settings import Settings, settings
 from flows import environment  # noqa: F401  (before prefect)
 from registry import control, tenants

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from dashboards.reading import CaseReader, served
 from evaluators import watching
 from evaluators.cases import Case
 from evaluators.diagnosis.mix import Change, change
@@ -31,7 +32,6 @@ from flows import (
     reports,
 )
 from flows.outcomes import newly_judged
-from flows.reading import CaseReader, served
 from registry import alerts, approvals, control, pointers, prefect_runs
 from registry.alerts import Cause
 from services.proxy.store import StoreReader, open_reader

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dashboards.reading import CaseReader, served
 from evaluators.cases import Case
-from flows.reading import CaseReader, served
 from services.proxy.store import StoreReader
 
 _KINDS = ("reward", "critique", "preference", "label")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from dashboards.reading import CaseReader, served
 from evaluators import corrections
 from evaluators.cases import Case, action_of
 from evaluators.environments import Environment, UnknownEnvironment, UnsafeEnvironment, load
@@ -28,7 +29,6 @@ from evaluators.replay.recording import Recording, from_records
 from evaluators.replay.safety import forbidden_calls, on_cases
 from evoplane.settings import Settings, settings
 from flows.answering import Answerer, answer_repeatedly
-from flows.reading import CaseReader, served
 from registry import control, pointers, tenants
 from registry.manifest import Manifest
 from registry.tenants import RegistryError

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import orjson
 
+from dashboards.reading import CaseReader
 from evaluators.cases import Case, cases_of
 from evaluators.quality import SUITE, QualityResult
 from evaluators.rewards import rule as rewards
 from evoplane.settings import Settings
 from flows import locks
-from flows.reading import CaseReader
 from registry import control, tenants
 from services.proxy.store import open_reader
 

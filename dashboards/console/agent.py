@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dashboards.console.charts import Node, Point, interval_line, version_graph
+from dashboards.reading import CaseReader, served
 from evaluators import corrections, diagnosis
 from evaluators.canary import CanaryTest, CanaryVerdict
 from evaluators.canary_outcomes import Arrivals, scales
@@ -16,7 +17,6 @@ from evaluators.cases import Case
 from evaluators.diagnosis import Diagnosis
 from evaluators.intervals import Interval, wilson
 from evoplane.settings import Settings
-from flows.reading import CaseReader, served
 from registry import approvals, audit, canaries, candidates, control, decisions, pointers, tenant_policy, tenants
 from registry.approvals import Approval
 from registry.manifest import AgentVersion

@@ -235,6 +235,16 @@ def create_app(config: Settings) -> FastAPI:
         _may_see(found is not None and found.agent in who.agents)
         return page(request, "trajectory", who, found=found)
 
+    @app.get("/events/{id}/why", response_class=HTMLResponse)
+    def why_page(request: Request, id: str, who: Viewer = logged_in) -> Response:
+        """Why did the agent say this? The command line's own answer."""
+        place = next((t for t in sorted(who.tenants) if reader.record(t, id) is not None), None)
+        _may_see(place is not None)
+        with database() as connection:
+            found = lineage.explain(connection, reader, id)
+        _may_see(found.answer.agent in who.agents)
+        return page(request, "why", who, found=found, tenant=place)
+
     # -- approvals
 
     @app.get("/approvals", response_class=HTMLResponse)

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from dashboards.reading import read_cases
 from evaluators.cases import Case
 from evaluators.credit import contribution_rows, contributions
 from evaluators.rewards import RewardRule, resolve, rule_of
@@ -14,7 +15,6 @@ from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source
 from evaluators.rewards.links import links
 from evaluators.rewards.rule import keep_calibration
 from evoplane.cli.output import Json, finite, out, print_json, show
-from evoplane.recorded import read_cases
 from evoplane.settings import Settings, settings
 from registry import control, tenants
 from registry.tenants import RegistryError

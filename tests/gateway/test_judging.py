@@ -6,8 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+from dashboards.reading import read_cases
 from evaluators.rewards import declare
-from evoplane.recorded import read_cases
 from tests.gateway.conftest import Running, user
 
 

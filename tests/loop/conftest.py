@@ -55,7 +55,10 @@ def free_ports(n: int) -> list[int]:
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A running stack on free ports in a directory of its own."""
-    names = ("GATEWAY__PORT", "WORKER__PORT", "WORKER__VLLM_PORT", "PREFECT__PORT", "MLFLOW__PORT", "EVIDENTLY__PORT")
+    names = (
+        *("GATEWAY__PORT", "WORKER__PORT", "WORKER__VLLM_PORT", "PREFECT__PORT", "MLFLOW__PORT", "EVIDENTLY__PORT"),
+        "CONSOLE__PORT",
+    )
     overrides = {name: str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
     overrides |= SMALL | {"PATHS__VAR": str(tmp_path_factory.mktemp("loop") / "var")}
     before = dict(os.environ)
