@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 import orjson
 
+from dashboards.reading import CaseReader, served
 from evaluators.cases import Case
 from evaluators.replay.branch import Answer, Branch, Request, judge_branch
 from evaluators.replay.engine import Engine, replay_all
@@ -27,7 +28,6 @@ from evaluators.replay.judging import Judgement, judge
 from evaluators.replay.recording import Recording
 from evoplane.settings import Settings, settings
 from flows.answering import Answerer, teacher
-from flows.reading import CaseReader, served
 from flows.replaying import environments, recordings_of
 from registry import control, pointers
 from registry.manifest import Manifest
