@@ -180,7 +180,10 @@ async def _openapi(gateway: Gateway, request: Request, send: Send) -> None:
 
 
 async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
-    text = gateway.metrics.render(gateway.store, gateway.shadow, len(gateway.sessions))
+    control = gateway.control
+    text = gateway.metrics.render(
+        gateway.store, gateway.shadow, len(gateway.sessions), control.picture.routes, control.age_s
+    )
     await respond(send, 200, text.encode(), _TEXT)
 
 

@@ -208,7 +208,7 @@ class Gateway:
         task.add_done_callback(self.background.discard)
 
     def _submit(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
-        self.metrics.endings[ending.status] += 1
+        self._count(exchange, ending)
         try:
             tenant = exchange.session.key.tenant
             drafts = exchange.drafts(ending, self.contexts)
@@ -218,10 +218,14 @@ class Gateway:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
 
+    def _count(self, exchange: Exchange, ending: Ending) -> None:
+        version = exchange.version
+        self.metrics.called(version.agent, version.version, exchange.role, ending.status, ending.completion.usage)
+
     async def _record_apart(self, exchange: Exchange, ending: Ending) -> None:
         """A large exchange is made ready in a thread of its own kind, one at a time: others must not wait for it."""
         self.store.require_room()
-        self.metrics.endings[ending.status] += 1
+        self._count(exchange, ending)
         tenant = exchange.session.key.tenant
         drafts = exchange.drafts(ending, self.contexts)
         self.settle(exchange)

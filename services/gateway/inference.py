@@ -269,8 +269,7 @@ class Call:
         """What every reply carries about itself."""
         exchange = self._exchange
         overhead = max(0.0, time.monotonic() - exchange.clock - self._upstream_s)
-        self._gateway.metrics.overhead_seconds += overhead
-        self._gateway.metrics.overhead_count += 1
+        self._gateway.metrics.took(overhead)
         return [
             (b"x-evoplane-event-id", exchange.event_id.encode()),
             (b"x-evoplane-session-id", header_value(exchange.session.session_id)),
