@@ -19,7 +19,7 @@ from registry.manifest import Manifest
 
 
 def rerunner(
-    config: Settings, manifest: Manifest, case: Case, repeats: int = 4
+    config: Settings, manifest: Manifest, case: Case, repeats: int = 8
 ) -> Callable[[Part | None], list[float | None]]:
     """A function from the part that is left out (None: nothing) to the outcomes, 1 or 0, of the repeats.
 

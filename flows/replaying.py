@@ -27,6 +27,7 @@ from evaluators.replay.compare import from_results
 from evaluators.replay.engine import Engine
 from evaluators.replay.recording import Recording, from_records
 from evaluators.replay.safety import forbidden_calls, on_cases
+from evaluators.replay.tape import READS, Recorded
 from evoplane.settings import Settings, settings
 from flows.answering import Answerer, answer_repeatedly
 from registry import control, pointers, tenants
@@ -65,8 +66,12 @@ def replay_conversations(
     on_answer: OnAnswer = lambda: None,
 ) -> Replay:
     """The candidate on whole conversations from their first decision on; `population` is what they were taken from."""
+    reads: dict[str, list[Recorded]] = {}
+    for recording in population:
+        reads.setdefault(recording.tenant, []).extend(a for a in recording.actions if a.effect in READS)
     engine = Engine(
         environment=environments(config),
+        elsewhere=reads,
         protected=config.replay.protected_tools,
         max_steps=config.replay.max_steps,
     )

@@ -11,7 +11,7 @@ The engine has no way to the world: it calls the candidate, and environments tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ class Engine:
     Args:
         environment: gives a recording's world, reset to where the recording began, or None where there is none.
         effects: what tools may change, over what the environment and the recording say.
-        elsewhere: reads of other trajectories of the same tenant, for approximate answers.
+        elsewhere: by tenant, actions of its other trajectories; their reads may answer approximately.
         protected: tools a candidate must not call at all; reported as violations.
         max_steps: answers a branch may take.
         same_said: whether two answers look the same to the user; the same words or quantities by default.
@@ -44,14 +44,14 @@ class Engine:
         *,
         environment: Callable[[Recording], Environment | None] | None = None,
         effects: Mapping[str, Effect] | None = None,
-        elsewhere: Iterable[Recorded] = (),
+        elsewhere: Mapping[str, Sequence[Recorded]] | None = None,
         protected: Collection[str] = (),
         max_steps: int = 24,
         same_said: SameSaid = same_action,
     ) -> None:
         self._environment = environment
         self._effects = dict(effects or {})
-        self.elsewhere = list(elsewhere)
+        self.elsewhere = elsewhere or {}
         self.protected = frozenset(protected)
         self.max_steps = max_steps
         self.same_said = same_said
@@ -91,7 +91,7 @@ class _World:
         self._effect: dict[str, Effect] = {}
         self._engine, self._recording = engine, recording
         actions = [self._known(a) for a in recording.actions]
-        self.tape = Tape(actions, engine.elsewhere)
+        self.tape = Tape(actions, engine.elsewhere.get(recording.tenant, ()))
         self.state = START
         self.faithful = True
         """Has the environment given every result that was recorded?"""

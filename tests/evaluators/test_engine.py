@@ -123,9 +123,9 @@ def test_a_tool_nobody_described_counts_as_writing(recording: Recording) -> None
 def test_a_read_is_answered_by_the_nearest_recorded_call_and_marked_so(recording: Recording) -> None:
     asked = Recorded(tool="search", arguments={"query": "returns of shoes, A1"}, result="45 days", effect="read")
 
-    def search(query: str) -> Branch:
+    def search(query: str, tenant: str = "") -> Branch:
         script = [said("", ("search", {"query": query})), said("It is on its way.")]
-        return replay(recording, script, elsewhere=[asked], effects={"search": "read"})
+        return replay(recording, script, elsewhere={tenant: [asked]}, effects={"search": "read"})
 
     branch = search("return of shoes A1")
     (outcome,) = branch.outcomes
@@ -133,6 +133,7 @@ def test_a_read_is_answered_by_the_nearest_recorded_call_and_marked_so(recording
     assert 0.6 <= outcome.similarity < 1 and branch.klass == "approximate"
     for other_thing in ("returns of shoes, A2", "opening hours on Sunday"):
         assert (search(other_thing).end, search(other_thing).klass) == ("not_on_tape", "non_replayable")
+    assert search("return of shoes A1", tenant="lumen").end == "not_on_tape", "another tenant's reads are its own"
 
 
 def test_another_order_is_another_order_however_similar_its_number(recording: Recording) -> None:

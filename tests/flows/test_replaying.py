@@ -14,17 +14,20 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from evaluators.credit import leave_one_out
 from evaluators.replay import safety_violated, seed_of
 from evaluators.replay.branch import Answer, Request
 from evaluators.replay.engine import Engine
 from evaluators.replay.factory import Made
+from evaluators.replay.parts import parts_of
 from evaluators.replay.recording import Recording, from_messages
 from evoplane.settings import Settings
+from flows.ablation import rerunner
 from flows.answering import Answerer, answer_cases, answer_repeatedly
 from flows.data_factory import Kind, judge_by, rows
 from flows.replaying import replay_cases, replay_conversations
 from registry import control, tenants
-from registry.manifest import Harness, Manifest, Policy
+from registry.manifest import Harness, Manifest, MemoryItem, Policy
 from tests.evaluators.conftest import make_case
 from tests.evaluators.test_engine import CANCEL, EFFECTS, TRACK, result, said, user
 
@@ -35,6 +38,8 @@ class Model:
     def __init__(self) -> None:
         self.script: dict[str, dict[str, Any] | int] = {}
         self.asked: list[dict[str, Any]] = []
+        self.reads = ""
+        """Instead of the script: answered when it is somewhere in the prompt."""
         self._loop = asyncio.new_event_loop()
         self._up = asyncio.Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -61,6 +66,8 @@ class Model:
         body = await request.json()
         self.asked.append(body)
         told = self.script.get(body["messages"][-1]["content"], 500)
+        if self.reads:
+            told = said(self.reads if self.reads in str(body["messages"]) else "9 days")
         if isinstance(told, int):
             return web.json_response({"error": {"message": "no"}}, status=told)
         choice: dict[str, Any] = {"message": told, "token_ids": [5, 2],
@@ -212,6 +219,19 @@ def test_what_the_end_does_not_tell_the_decision_itself_may(config: Settings) ->
     (branch,) = asyncio.run(Engine().branches(recording, 1, answer))
     assert branch.end == "user_diverged"
     assert (judge_by({})(recording, branch), judge_by({"ev_1": case})(recording, branch)) == ("unknown", "success")
+
+
+def test_leaving_out_a_note_shows_that_the_answer_was_read_off_it(model: Model, config: Settings) -> None:
+    """The scripted model knows what is in its prompt, and nothing else."""
+    facts = {"warranty": "The warranty is 12 months.", "delivery": "The delivery time is 3 days."}
+    notes = [MemoryItem(id=f"mem_{topic}", tenant="northwind", topic=topic, text=text, trust="vetted")
+             for topic, text in facts.items()]  # fmt: skip
+    manifest = Manifest(policy=CANDIDATE.policy, memory=tuple(notes))
+    case = make_case("How long is the warranty?", corrections=["The warranty is 12 months."])
+    model.reads = "12 months"
+    first, second = leave_one_out(parts_of(manifest, case.messages), rerunner(config, manifest, case, repeats=8))
+    assert (first.part.id, first.state, first.with_it, first.without) == ("mem_warranty", "helps", 1.0, 0.0)
+    assert (second.part.id, second.state) == ("mem_delivery", "no difference found")
 
 
 @pytest.mark.stack
