@@ -221,6 +221,8 @@ class Replay(_Section):
 class Delivery(_Section):
     shadow_share: float = Field(0.5, description="share of live sessions mirrored to the shadow")
     shadow_sessions: int = Field(8, description="mirrored sessions the shadow stage needs")
+    shadow_max_requests: int = Field(2_000, ge=1, description="requests a gateway may spend on a shadow stage")
+    shadow_max_tokens: int = Field(2_000_000, ge=1, description="tokens a shadow stage may spend")
     canary_weights: list[float] = Field([0.25, 0.5], description="canary steps, share of sessions")
     canary_min_sessions: int = Field(24, description="judged canary sessions before it may pass")
     canary_step_sessions: int = Field(6, description="judged canary sessions before the next weight")

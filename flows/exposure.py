@@ -55,9 +55,13 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
     connection = control.connect(config.control_db)
     started = control.now()
     candidates.move(connection, agent, version, "shadow")
-    champion = pointers.start_shadow(connection, agent, version, config.delivery.shadow_share).champion
+    limits = config.delivery
+    champion = pointers.start_shadow(
+        connection, agent, version, limits.shadow_share, requests=limits.shadow_max_requests,
+        tokens=limits.shadow_max_tokens,
+    ).champion  # fmt: skip
     reader = CaseReader(open_reader(config), agent)
-    need = config.delivery.shadow_sessions
+    need = limits.shadow_sessions
     deadline = time.monotonic() + config.delivery.stage_timeout_s
     try:
         while True:
@@ -69,6 +73,10 @@ def shadow(config: Settings, agent: str, version: str, on_progress: OnProgress) 
             route = pointers.read_route(connection, agent)
             if (route.shadow, route.champion) != (version, champion):
                 return _result("inconclusive", _withdrawn(route, champion), len(mirrored), 0)
+            spent = sum(c.input_tokens + c.output_tokens for c in mirrored)
+            if spent >= limits.shadow_max_tokens or len(mirrored) >= limits.shadow_max_requests:
+                reason = f"{len(mirrored)} of {need} mirrored sessions, and its budget is spent ({spent} tokens)"
+                return _result("inconclusive", reason, len(mirrored), 0)
             if time.monotonic() > deadline:
                 reason = f"{len(mirrored)} of {need} mirrored sessions in {config.delivery.stage_timeout_s:.0f} s"
                 return _result("inconclusive", reason, len(mirrored), 0)

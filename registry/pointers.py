@@ -41,6 +41,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a tenant's sessions, where it is not `canary_weight`."""
     shadow: str | None = None
     shadow_share: float = 0.0
+    shadow_requests: int | None = None
+    """Requests a gateway may spend on this stage; None is without limit."""
+    shadow_tokens: int | None = None
+    shadow_since: str = ""
+    """When the stage began: its budget is its own."""
     salt: str = ""
     """Changes with every canary, so that the same sessions aren't always the ones exposed."""
     revision: int = 0
@@ -108,12 +113,27 @@ def set_champion(
 
 
 def start_shadow(
-    connection: sqlite3.Connection, agent: str, version: str, share: float, actor: str = "deliver"
+    connection: sqlite3.Connection,
+    agent: str,
+    version: str,
+    share: float,
+    actor: str = "deliver",
+    requests: int | None = None,
+    tokens: int | None = None,
 ) -> Route:
+    """Mirror a share of the sessions to `version`; `requests` and `tokens` are what a gateway may spend on it."""
     with transaction(connection):
         _require(connection, agent, version)
-        route = _change(read_route(connection, agent), shadow=version, shadow_share=_share(share))
-        return _write(connection, route, actor, "shadow.start", {"version": version, "share": share})
+        route = _change(
+            read_route(connection, agent),
+            shadow=version,
+            shadow_share=_share(share),
+            shadow_requests=requests,
+            shadow_tokens=tokens,
+            shadow_since=now(),
+        )
+        detail = {"version": version, "share": share, "requests": requests, "tokens": tokens}
+        return _write(connection, route, actor, "shadow.start", detail)
 
 
 def clear_shadow(

@@ -24,6 +24,8 @@ _TENANTS = (("large", 0.6, 0.05), ("middle", 0.3, -0.05), ("small", 0.1, -0.15))
 _WEIGHTS = (0.25, 0.5)
 _STEP_SESSIONS = 20
 _MIN_SESSIONS = 24
+_LOOK_EVERY = 4
+"""Canary sessions between two looks; a delivery looks every 1.5 seconds."""
 _THRESHOLD = 0.05
 _THRESHOLD_SESSIONS = 50
 _SCALES = {"latency": Scale(3000.0), "cost": Scale(3000.0)}
@@ -63,7 +65,7 @@ def rollout(rng: random.Random, change: float, most: int) -> tuple[str, int, boo
             continue
         if threshold is None and len(seen["canary"]) == _THRESHOLD_SESSIONS:
             threshold = mean(seen["canary"]) < mean(seen["champion"]) - _THRESHOLD
-        if end == "pause":
+        if end == "pause" and len(seen["canary"]) % _LOOK_EVERY == 0:
             state, exposed = test.verdict().state, len(seen["canary"])
             end = "pause" if state == "continue" else state
         if end != "pause" and threshold is not None:

@@ -86,6 +86,8 @@ class Metrics:
             ),
             *_one("shadow_done_total", "counter", "Mirrored requests that were answered.", shadow.done),
             *_one("shadow_dropped_total", "counter", "Mirrored requests for which there was no room.", shadow.dropped),
+            *_one("shadow_calls_answered_total", "counter", "A shadow's calls the tape answered.", shadow.answered),
+            *_one("shadow_calls_refused_total", "counter", "A shadow's calls that nothing ran.", shadow.refused),
             *_one("store_jobs_total", "counter", "Exchanges given to the event log.", counters.jobs),
             *_one("store_commits_total", "counter", "Commits of the event log.", counters.commits),
             *_one("store_commit_seconds_total", "counter", "Time in commits.", f"{counters.commit_seconds:.6f}"),

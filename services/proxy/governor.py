@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 _TRAJECTORIES = 20_000
 """Trajectories remembered: one that was forgotten is treated as if something had been hidden in it."""
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _CONTEXTS = 10_000
 _AHEAD_MESSAGES = 4
 _AHEAD_CHARACTERS = 16_384
@@ -256,7 +258,7 @@ class _Exchange:
 
     def _context(self, context: Context) -> Context:
         body = msgspec.to_builtins(context.body)
-        new = self._state.redactor.redact({"body": body}).record["body"]
+        new = _with_digests_of(body, self._state.redactor.redact({"body": body}).record["body"])
         tools = [{**t, "schema": self._digests.get(t["schema"], t["schema"])} for t in new.get("tools", ())]
         if tools and tools != new["tools"]:
             new = {**new, "tools": tools}
@@ -395,3 +397,14 @@ def _header(draft: TrajectoryDraft, policy: TenantPolicy) -> TrajectoryDraft:
     if policy.basis is not None:
         gov["basis"] = Basis(kind=policy.basis, ref=UNSET if policy.basis_ref is None else policy.basis_ref)
     return msgspec.structs.replace(draft, gov=msgspec.structs.replace(draft.gov, **gov))
+
+
+def _with_digests_of(body: Any, redacted: Any) -> Any:
+    """Digests as they were: their digits may look like somebody's licence number, and hide nothing."""
+    if isinstance(body, dict) and isinstance(redacted, dict):
+        kept = {key: _with_digests_of(body.get(key), value) for key, value in redacted.items()}
+        return redacted if all(kept[key] is redacted[key] for key in kept) else kept
+    if isinstance(body, list | tuple) and isinstance(redacted, list | tuple) and len(body) == len(redacted):
+        items = [_with_digests_of(before, after) for before, after in zip(body, redacted, strict=True)]
+        return redacted if all(a is b for a, b in zip(items, redacted, strict=True)) else items
+    return body if isinstance(body, str) and _DIGEST.fullmatch(body) else redacted

@@ -62,6 +62,9 @@ class Router:
         version = self._control.version(session.key.agent, route.shadow)
         return Served(version, "shadow") if version is not None else None
 
+    def route(self, agent: str) -> Route | None:
+        return self._control.picture.routes.get(agent)
+
     def _allowed(self, label: str, route: Route, session: Session) -> bool:
         """May the session stay where it is? A tenant that is not in the canary (any more) loses its sessions there."""
         tenant = session.key.tenant

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from registry import pointers
+from registry import pointers, tenant_policy
 from registry.manifest import Harness, Manifest, Policy
 from registry.pointers import Route
 from services.gateway import app
@@ -16,7 +16,7 @@ from services.router import watcher
 from services.router.assignment import assign
 from services.router.overlays import apply_overlays, memory_text
 from tests.gateway.conftest import MODEL, Running, memory, user, version
-from tests.gateway.upstream import reply, say
+from tests.gateway.upstream import call, reply, say
 
 
 async def serving(running: Running, label: str) -> float:
@@ -272,3 +272,97 @@ async def test_a_look_at_the_control_database_that_fails_is_not_the_last(
     assert response.headers["x-evoplane-agent-version"] == "2"
     async with running.http.get(f"{running.url}/readyz") as ready:
         assert "control_age_s" not in await ready.json()
+
+
+def asked(name: str, arguments: str, id: str = "c1") -> dict[str, Any]:
+    calls = [{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+TOOLS = [{"type": "function", "function": {"name": "order_status", "parameters": {"type": "object"}}}]
+
+
+async def shadowed(running: Running, shadows_call: tuple[str, str, str]) -> dict[str, float]:
+    """A live turn with one tool call, whose shadow makes `shadows_call`; the counters after it."""
+    running.route(pointers.start_shadow, "2", 1.0, requests=50)
+    await running.wait_for_keys()
+    live_call = call(("c1", "order_status", '{"order": "A1", "full": true}'))
+
+    async def script(upstream: Any, request: Any, body: dict[str, Any]) -> Any:
+        results = body["messages"][-1]["role"] == "tool" or body["messages"][-1]["content"] == "something else"
+        mine = call(shadows_call) if body["model"] == "support-v2" else live_call
+        return await (say("done") if results else mine)(upstream, request, body)
+
+    running.upstream.default = script
+    first = [user("where is A1?")]
+    session = {"x-evoplane-session-id": "s"}
+    await running.chat(first, headers=session, tools=TOOLS)
+    result = {"role": "tool", "tool_call_id": "c1", "content": '{"status": "shipped"}'}
+    read = [*first, asked("order_status", '{"order": "A1", "full": true}'), result]
+    await running.chat(read, headers=session, tools=TOOLS)
+    await asyncio.sleep(0.4)
+    await running.chat([user("something else")], headers=session)
+    await asyncio.sleep(0.2)
+    async with running.http.get(f"{running.url}/metrics") as response:
+        lines = [line.split() for line in (await response.text()).splitlines() if line.startswith("evoplane_sh")]
+    return {name: float(value) for name, value in lines}
+
+
+async def test_a_shadows_tool_call_is_answered_by_what_the_live_session_got_for_the_same_call(running: Running) -> None:
+    counters = await shadowed(running, ("s9", "order_status", '{"full": true, "order": "A1"}'))
+    assert counters["evoplane_shadow_calls_answered_total"] == 1
+    assert counters["evoplane_shadow_calls_refused_total"] == 0
+    continued = [
+        r for r in running.upstream.requests if r["model"] == "support-v2" and r["messages"][-1]["role"] == "tool"
+    ]
+    assert [r["messages"][-1] for r in continued] == [
+        {"role": "tool", "tool_call_id": "s9", "content": '{"status": "shipped"}'}
+    ]
+
+
+async def test_a_shadows_call_that_the_live_session_never_made_is_refused_and_runs_nowhere(running: Running) -> None:
+    counters = await shadowed(running, ("s9", "cancel_order", '{"order": "A1"}'))
+    assert counters["evoplane_shadow_calls_answered_total"] == 0
+    assert counters["evoplane_shadow_calls_refused_total"] == 1
+
+
+async def test_a_shadow_stops_when_its_budget_is_spent(running: Running) -> None:
+    running.route(pointers.start_shadow, "2", 1.0, requests=2)
+    await running.wait_for_keys()
+    for n in range(5):
+        await running.chat([user(f"question {n}")])
+    await asyncio.sleep(0.3)
+    assert sum(r["model"] == "support-v2" for r in running.upstream.requests) == 2
+    running.route(pointers.start_shadow, "2", 1.0, requests=2)  # another stage has its own
+    await running.wait_for_keys()
+    await running.chat([user("one more")])
+    await asyncio.sleep(0.3)
+    assert sum(r["model"] == "support-v2" for r in running.upstream.requests) == 3
+
+
+def test_a_tenant_that_opted_out_is_never_in_a_canary_and_a_canary_of_one_touches_no_other() -> None:
+    given = Route(agent="support", champion="1", canary="2", canary_weight=1.0, canary_tenants=("northwind",), salt="x")
+    for n in range(500):
+        assert assign(given, f"s{n}", "northwind") == "2"
+        assert assign(given, f"s{n}", "lumen") == "1"
+        assert assign(given, f"s{n}", "northwind", "shadow") == "1"
+
+
+def test_tenants_have_their_own_weights() -> None:
+    given = Route(
+        agent="support", champion="1", canary="2", canary_weight=0.1, canary_weights={"lumen": 0.6, "acme": 0.0}
+    )
+    shares = {t: sum(assign(given, f"s{n}", t) == "2" for n in range(4000)) / 4000 for t in ("lumen", "acme", "other")}
+    assert abs(shares["lumen"] - 0.6) < 0.03 and shares["acme"] == 0 and abs(shares["other"] - 0.1) < 0.03
+
+
+async def test_a_tenant_that_opts_out_leaves_the_canary_at_once(running: Running) -> None:
+    running.route(pointers.start_canary, "2", 1.0)
+    await running.wait_for_keys()
+    session = {"x-evoplane-session-id": "s"}
+    assert (await running.chat([user("hi")], headers=session)).headers["x-evoplane-agent-version"] == "2"
+    tenant_policy.put(running.connection, "northwind", tenant_policy.TenantPolicy(exposure="none"), "test")
+    await running.wait_for_keys()
+    assert (await running.chat([user("hi")], headers=session)).headers["x-evoplane-agent-version"] == "1"
+    other = await running.chat([user("hi")], "lumen")
+    assert other.headers["x-evoplane-agent-version"] == "2"

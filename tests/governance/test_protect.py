@@ -279,3 +279,14 @@ def test_what_was_read_ahead_is_not_searched_again(monkeypatch: pytest.MonkeyPat
     assert searched == [asked]
     assert MAIL.encode() not in text(ruler.protect("a", [opened(), call(text=asked)]))
     assert searched.count(asked) == 1
+
+
+def test_a_digest_whose_digits_look_like_a_licence_number_stays_a_digest() -> None:
+    """Of a tool's schema it names the content; changed, the context would be none and the exchange lose its payload."""
+    digest = "sha256:d4e33a81bdb0dea7be4173c6400670660ada3a9255" + "ab1234563" + "817e3495ba37b"
+    from services.proxy.governor import _with_digests_of
+
+    body = {"tools": [{"name": "a@b.example", "schema": digest}], "model": {"name": "m"}}
+    redacted = {"tools": [{"name": "<EMAIL>", "schema": "sha256:d4<MEDICAL_LICENSE_1>"}], "model": {"name": "m"}}
+    assert _with_digests_of(body, redacted)["tools"] == [{"name": "<EMAIL>", "schema": digest}]
+    assert _with_digests_of(body, body) is body
