@@ -8,7 +8,7 @@ import msgspec
 import orjson
 
 from atdp.canonical import digest, digest_bytes
-from atdp.records import Context, ContextBody, HarnessInfo, Model, ToolInfo
+from atdp.records import Context, ContextBody, HarnessInfo, Model, SkillInfo, ToolInfo
 from registry.manifest import AgentVersion
 from services.proxy.drafts import Content
 
@@ -88,8 +88,18 @@ def _make(
         ],
         memory={"snapshot": digest(memory), "items": len(memory)},
         guardrails={"snapshot": digest(msgspec.to_builtins(version.manifest.guardrails))},
+        skills=_skills(tenant, version) or msgspec.UNSET,
+        retrieval=msgspec.to_builtins(version.manifest.retrieval)
+        if memory or version.manifest.skills
+        else msgspec.UNSET,
     )
     return _sealed(body), contents
+
+
+def _skills(tenant: str, version: AgentVersion) -> list[SkillInfo]:
+    """The procedures the tenant may be shown."""
+    mine = [skill for skill in version.manifest.skills if skill.tenant in (msgspec.UNSET, tenant)]
+    return [SkillInfo(name=skill.name, digest=digest(msgspec.to_builtins(skill))) for skill in mine]
 
 
 def _sealed(body: ContextBody) -> Context:

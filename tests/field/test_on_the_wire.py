@@ -13,7 +13,11 @@ import orjson
 import pytest
 
 from atdp.messages import to_openai
+from registry.manifest import Guardrail, Harness, Manifest, Policy, PromptEdit
+from services.proxy.dialects import DIALECTS, Dialect
 from services.proxy.dialects.messages import to_anthropic
+from services.router.overlays import apply_overlays, undo
+from tests.captures import captures, needs_captures
 from tests.gateway.conftest import Running, user
 from tests.gateway.upstream import frame, reply, stream
 
@@ -242,6 +246,36 @@ async def test_case_13_a_tool_without_parameters_gives_the_same_event_both_ways(
     ]
     events = [running.event(await ask(running, stream=asked)) for asked in (False, True)]
     assert calls_of(events[0]) == calls_of(events[1]) == [("f", {})]
+
+
+@needs_captures
+def test_case_14_no_overlay_moves_splits_or_rewords_a_call_or_its_result() -> None:
+    edits = (
+        PromptEdit(id="1", op="add", text="Be kind."),
+        PromptEdit(id="2", op="delete", old="tool"),
+        PromptEdit(id="3", op="replace", old="You", text="We"),
+    )
+    version = Manifest(
+        policy=Policy(base="m", served_name="m"),
+        harness=Harness(edits=edits, system_append=" (v2)"),
+        guardrails=(Guardrail(id="g", text="No politics."),),
+    )
+    seen = 0
+    for capture in captures():
+        dialect = DIALECTS.get(capture.dialect_path)
+        if dialect is None or not isinstance(capture.body, dict) or "prompt" in capture.body:
+            continue
+        result, overlays = apply_overlays(capture.body, version, "t", dialect=dialect)
+        before, after = (_conversation(dialect, body) for body in (capture.body, result))
+        assert after == before
+        assert orjson.dumps(undo(result, overlays)) == orjson.dumps(capture.body)
+        seen += any(message["role"] == "tool" for message in before)
+    assert seen > 10, "the recordings have calls and results"
+
+
+def _conversation(dialect: Dialect, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """All but instructions, in order."""
+    return [m for m in dialect.conversation(body) if m["role"] not in ("system", "developer")]
 
 
 async def test_case_14_a_call_and_its_result_stay_a_pair_in_order_through_an_overlay_and_the_record(

@@ -45,12 +45,12 @@ def test_each_algorithm_is_proposed_for_the_data_it_learns_from() -> None:
     assert {"sft", "rft", "dpo", "opd"} <= set(found)
     assert len({p.fingerprint for p in found.values()}) == len(found)
     assert found["dpo"].evidence and set(found["dpo"].evidence) <= {f"an_{n}" for n in range(48)}
-    assert "grpo" in found or "Say hello" in str(seen.split.heldout)
+    assert "grpo" in found
 
 
 def test_only_what_the_settings_allow_is_proposed_and_only_where_failures_call_for_it() -> None:
     seen = evidence([*unable(), *ordinary()])
-    assert [p.content["algorithm"] for p in propose("policy", seen)] in ([], ["sft"])
+    assert [p.content["algorithm"] for p in propose("policy", seen)] == ["sft"]
     assert propose("policy", evidence(ordinary(120, failing=0.3)), ALL) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from services.proxy.dialects import DIALECTS
 from services.router.overlays import places
 from services.router.overlays.draft import Draft, Overlay
 
@@ -14,16 +15,18 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 """A parameter that goes by another name in a dialect. Manifests use chat's names."""
 
+_NOT_PARAMS = frozenset(field for dialect in DIALECTS.values() for field in dialect.not_params)
+"""What is said, and what is asked to say it, in any dialect."""
+
 
 def apply(draft: Draft, params: dict[str, Any]) -> None:
     """Set each parameter under the name it has in the client's dialect; what is no parameter stays the client's."""
     if not params:
         return
-    dialect = draft.dialect
-    renamed = _NAMES.get(dialect.name, {})
+    renamed = _NAMES.get(draft.dialect.name, {})
     value: dict[str, Any] = {}
     for name, wanted in params.items():
-        if name in dialect.not_params or name == dialect.content_field:
+        if name in _NOT_PARAMS:
             draft.skip("params", "set", "params", "not a decoding parameter", name=name)
             continue
         value[_name(draft.given, name, renamed)] = wanted
