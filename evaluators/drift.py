@@ -10,6 +10,7 @@ a side. This is one look at two windows; `evaluators.drift_watch` looks for ever
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MIN_ROWS = 20
 """Rows each side needs: with fewer, a chi-square's expected counts are too small to mean anything."""
 
-MEASURES = ["latency_ms", "input_tokens", "output_tokens", "request_words"]
+MEASURES = ["latency_ms", "input_tokens", "output_tokens", "request_words", "tool_calls"]
 CATEGORIES = ["tenant", "action", "success", "corrected"]
 
 Sort = Literal["workload", "behaviour", "performance"]
@@ -48,7 +49,7 @@ _METHOD = "chi2_two_sample"
 class Drift(msgspec.Struct, frozen=True):
     state: Literal["drift", "quiet", "not enough data"]
     columns: dict[str, float]
-    """p-value by column."""
+    """p-value by column; a measurement that is unknown on either side has none."""
     drifted: tuple[str, ...]
     """Columns whose p-value is below the threshold and whose effect matters."""
     threshold: float
@@ -70,32 +71,50 @@ def sort_of(column: str) -> Sort:
 
 
 def rows(cases: Sequence[Case]) -> dict[str, list[Any]]:
-    """The watched columns, a row a trajectory: its first decision, because those after it depend on it."""
-    kept = _first(cases)
+    """The watched columns, a row a trajectory, because the decisions of one depend on each other.
+
+    Measurements are means over its decisions; what was asked and done first are the request and the action.
+    """
+    kept = _trajectories(cases)
     return {
-        "latency_ms": [c.latency_ms for c in kept],
-        "input_tokens": [float(c.input_tokens) for c in kept],
-        "output_tokens": [float(c.output_tokens) for c in kept],
-        "request_words": [float(len(c.request.split())) for c in kept],
-        "tenant": [c.tenant for c in kept],
-        "action": [c.action.kind for c in kept],
-        "success": [str(c.success) for c in kept],
-        "corrected": [str(bool(c.corrections)) for c in kept],
+        "latency_ms": [_mean([c.latency_ms for c in t]) for t in kept],
+        "input_tokens": [_mean([c.input_tokens for c in t if c.input_tokens]) for t in kept],
+        "output_tokens": [_mean([c.output_tokens for c in t if c.input_tokens]) for t in kept],
+        "request_words": [float(len(t[0].request.split())) for t in kept],
+        "tool_calls": [float(sum(_calls(c) for c in t)) for t in kept],
+        "tenant": [t[0].tenant for t in kept],
+        "action": [next((c.action.kind for c in t if c.action.calls), "answer") for t in kept],
+        "success": [str(_succeeded(t)) for t in kept],
+        "corrected": [str(any(c.corrections for c in t)) for t in kept],
     }
 
 
 def requests(cases: Sequence[Case]) -> list[str]:
     """What was asked, a text a row."""
-    return [c.request for c in _first(cases)]
+    return [t[0].request for t in _trajectories(cases)]
 
 
-def _first(cases: Sequence[Case]) -> list[Case]:
-    first: dict[str, Case] = {}
+def _trajectories(cases: Sequence[Case]) -> list[list[Case]]:
+    """Each one's decisions, oldest first; in the order in which they first come."""
+    found: dict[str, list[Case]] = {}
     for case in cases:
-        known = first.get(case.trajectory_id)
-        if known is None or (case.at, case.event_id) < (known.at, known.event_id):
-            first[case.trajectory_id] = case
-    return list(first.values())
+        found.setdefault(case.trajectory_id, []).append(case)
+    return [sorted(members, key=lambda c: (c.at, c.event_id)) for members in found.values()]
+
+
+def _calls(case: Case) -> int:
+    return max(len(case.action.calls), sum(step.kind == "tool_call" for step in case.steps))
+
+
+def _succeeded(trajectory: Sequence[Case]) -> bool | None:
+    """All of what was judged in it."""
+    told = [c.success for c in trajectory if c.success is not None]
+    return all(told) if told else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """NaN where nothing was reported: no model call uses no tokens."""
+    return sum(values) / len(values) if values else nan
 
 
 def frame(cases: Sequence[Case]) -> pd.DataFrame:
@@ -115,13 +134,14 @@ def compare(
     threshold = level(config)
     if min(len(current), len(reference)) < MIN_ROWS:
         return Drift("not enough data", {}, (), threshold, len(current), len(reference)), None
-    run = _report(current, reference, threshold)
+    known = [name for name in MEASURES if _known(current[name]) >= MIN_ROWS and _known(reference[name]) >= MIN_ROWS]
+    run = _report(current, reference, threshold, known)
     columns = {}
     for metric in run.dict()["metrics"]:
         column = (metric.get("config") or {}).get("column")
         if column:
             columns[column] = float(metric["value"])
-    sizes = sizes_of(current, reference, config)
+    sizes = sizes_of(current, reference, config, known)
     drifted = {name for name, p in columns.items() if p < threshold and sizes[name].matters}
     if text is not None and text.state == "drift":
         drifted.add("text")
@@ -135,9 +155,13 @@ def level(config: Monitor) -> float:
     return config.alpha / (len(MEASURES) + len(CATEGORIES) + (config.text_drift != "off"))
 
 
-def sizes_of(current: Mapping[str, Any], reference: Mapping[str, Any], config: Monitor) -> dict[str, Effect]:
+def sizes_of(
+    current: Mapping[str, Any], reference: Mapping[str, Any], config: Monitor, measures: Sequence[str]
+) -> dict[str, Effect]:
     """Each column's effect size."""
-    found = {name: effects.of_measure(list(current[name]), list(reference[name]), config) for name in MEASURES}
+    found = {
+        name: effects.of_measure(_reported(current[name]), _reported(reference[name]), config) for name in measures
+    }
     return found | {
         name: effects.of_category(list(current[name]), list(reference[name]), config) for name in CATEGORIES
     }
@@ -169,16 +193,25 @@ def _create_project(space: Any, name: str) -> Any:
     return project
 
 
-def _report(current: pd.DataFrame, reference: pd.DataFrame, threshold: float) -> Any:
+def _reported(values: Sequence[float]) -> list[float]:
+    return [x for x in values if not isnan(x)]
+
+
+def _known(values: pd.Series) -> int:
+    return int(values.notna().sum())
+
+
+def _report(current: pd.DataFrame, reference: pd.DataFrame, threshold: float, measures: list[str]) -> Any:
     from evidently import DataDefinition, Dataset, Report
     from evidently.presets import DataDriftPreset
 
     _register_two_sample()
-    definition = DataDefinition(numerical_columns=MEASURES, categorical_columns=CATEGORIES)
+    definition = DataDefinition(numerical_columns=measures, categorical_columns=CATEGORIES)
+    columns = [*measures, *CATEGORIES]
     preset = DataDriftPreset(num_method="ks", num_threshold=threshold, cat_method=_METHOD, cat_threshold=threshold)
     return Report([preset], include_tests=True).run(
-        Dataset.from_pandas(current, data_definition=definition),
-        Dataset.from_pandas(reference, data_definition=definition),
+        Dataset.from_pandas(current[columns], data_definition=definition),
+        Dataset.from_pandas(reference[columns], data_definition=definition),
     )
 
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import exp, log
+from math import exp, isnan, log
 
 import msgspec
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from evaluators import effects
 from evaluators.effects import Effect
@@ -32,6 +32,8 @@ Columns = Mapping[str, Sequence[float | str]]
 
 _CONCENTRATIONS = (3.0, 12.0, 50.0)
 _CELLS = 8
+_UNKNOWN = "unknown"
+"""The cell of a measurement that nobody reported."""
 _RECENT = 4
 """Looks whose rows together say how large the effect is."""
 _LARGEST_LOG_E = 300.0
@@ -55,8 +57,8 @@ class DriftWatch(msgspec.Struct, kw_only=True):
     looks: int = 0
     rows: int = 0
     epoch: int = 1
-    pending: dict[str, list[float | str]] = {}
-    """Rows that are not a look yet."""
+    pending: dict[str, list[float | str | None]] = {}
+    """Rows that are not a look yet; None is NaN, which JSON can't write."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -73,13 +75,14 @@ class Moved(msgspec.Struct, frozen=True):
 def follow(watch: DriftWatch, rows: Columns, config: Monitor) -> None:
     """Take new rows in; every `drift_min_rows` of them are a look."""
     for name, values in rows.items():
-        watch.pending.setdefault(name, []).extend(values)
+        known = (None if isinstance(v, float) and isnan(v) else v for v in values)
+        watch.pending.setdefault(name, []).extend(known)
     size = config.drift_min_rows
     while watch.pending and len(next(iter(watch.pending.values()))) >= size:
         watch.looks += 1
         watch.rows += size
-        for name, values in watch.pending.items():
-            _look(watch.columns.setdefault(name, Column()), values[:size], watch.looks)
+        for name, waiting in watch.pending.items():
+            _look(watch.columns.setdefault(name, Column()), waiting[:size], watch.looks)
         watch.pending = {name: values[size:] for name, values in watch.pending.items()}
 
 
@@ -119,14 +122,15 @@ def log_e_value(batch: Mapping[str, int], past: Mapping[str, int]) -> float:
         if_other.append(
             ways + gammaln(concentration) - gammaln(concentration + n) + (gammaln(a + new) - gammaln(a)).sum()
         )
-    return float(logsumexp(if_other) - log(len(_CONCENTRATIONS)) - if_same)
+    return float(np.logaddexp.reduce(if_other) - log(len(_CONCENTRATIONS)) - if_same)
 
 
-def _look(column: Column, values: Sequence[float | str], look: int) -> None:
-    numbers = not isinstance(values[0], str)
+def _look(column: Column, values: Sequence[float | str | None], look: int) -> None:
+    numbers = not isinstance(values[0], str)  # a category is never None
     if numbers and column.edges is None:
-        quantiles = np.quantile(np.asarray(values, dtype=float), np.arange(1, _CELLS) / _CELLS)
-        column.edges = [float(q) for q in quantiles]
+        known = np.asarray(values, dtype=float)
+        known = known[~np.isnan(known)]
+        column.edges = [float(q) for q in np.quantile(known, np.arange(1, _CELLS) / _CELLS)] if len(known) else []
     batch = _counts(values, column.edges)
     before = _total([column.past, *column.recent])
     if before:
@@ -137,11 +141,14 @@ def _look(column: Column, values: Sequence[float | str], look: int) -> None:
         column.past = dict(_total([column.past, column.recent.pop(0)]))
 
 
-def _counts(values: Sequence[float | str], edges: list[float] | None) -> Counter[str]:
+def _counts(values: Sequence[float | str | None], edges: list[float] | None) -> Counter[str]:
     if edges is None:
         return Counter(str(v) for v in values)
-    cells = np.searchsorted(edges, np.asarray(values, dtype=float), side="right")
-    return Counter({str(cell): int(n) for cell, n in enumerate(np.bincount(cells, minlength=_CELLS)) if n})
+    numbers = np.asarray(values, dtype=float)
+    unknown = int(np.isnan(numbers).sum())
+    cells = np.searchsorted(edges, numbers[~np.isnan(numbers)], side="right")
+    counts = Counter({str(cell): int(n) for cell, n in enumerate(np.bincount(cells)) if n})
+    return counts + Counter({_UNKNOWN: unknown})
 
 
 def _effect(column: Column, config: Monitor) -> Effect:
@@ -151,7 +158,7 @@ def _effect(column: Column, config: Monitor) -> Effect:
         new, old = rest, first
     if column.edges is None:
         return effects.of_counts(new, old, config)
-    cells = [str(cell) for cell in range(_CELLS)]
+    cells = [*(str(cell) for cell in range(_CELLS)), _UNKNOWN]
     a = np.cumsum([new[c] for c in cells]) / max(1, new.total())
     b = np.cumsum([old[c] for c in cells]) / max(1, old.total())
     return Effect("ks_d", float(np.max(np.abs(a - b))), effects.least("ks_d", config))

@@ -25,6 +25,8 @@ Method = Literal["embeddings", "lexical"]
 
 _Z = 1.959963984540054
 _DIMENSIONS = 512
+_FIRST = 200
+"""Requests that topics are found in."""
 _LEAST = 20
 """Requests each side needs, by half of which the classifier learns."""
 
@@ -117,8 +119,9 @@ class Topics(msgspec.Struct, kw_only=True):
 def _centres(vectors: NDArray[np.float64], count: int) -> list[list[float]]:
     from sklearn.cluster import KMeans
 
+    vectors = vectors[:_FIRST]
     distinct = len(np.unique(vectors.round(6), axis=0))
-    found = KMeans(n_clusters=max(1, min(count, distinct)), n_init=4, random_state=0).fit(vectors)
+    found = KMeans(n_clusters=max(1, min(count, distinct)), n_init=2, random_state=0).fit(vectors)
     return [[round(float(x), 4) for x in centre] for centre in found.cluster_centers_]
 
 

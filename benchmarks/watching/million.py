@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from atdp import messages
 from evaluators import watching
 from evaluators.cases import Case, cases_of
 from evaluators.statistics import summarise
@@ -24,7 +25,7 @@ from evoplane.settings import Settings
 
 EVENTS = 10
 """Of one trajectory: three requests, each with a call, its result and an answer, and the judgement."""
-_LOOK = 500
+_LOOK = 1000
 """Trajectories between two looks."""
 _TOOLS = ("track_order", "cancel_order", "find_product")
 _WORDS = ("where", "is", "my", "order", "cancel", "the", "one", "from", "monday", "refund", "for", "this", "thanks")
@@ -67,16 +68,18 @@ def _records(rng: np.random.Generator, number: int) -> list[dict[str, Any]]:
     at = f"2026-01-{1 + number // 86400 % 28:02d}T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z"
     for turn in range(3):
         words = [_WORDS[int(i)] for i in rng.integers(0, len(_WORDS), int(rng.integers(3, 12)))]
-        asked = [_text("user", " ".join(words))]
-        tool = _TOOLS[int(rng.integers(0, 3))]
-        call = {"type": "tool_call", "id": f"c{turn}", "name": tool, "arguments": {"order": int(rng.integers(0, 999))}}
-        answered = {"role": "assistant", "parts": [call]}
-        out.append(_call(rng, id, at, f"ev_{number}_{turn}a", asked, answered))
+        asked = {"role": "user", "content": " ".join(words)}
+        tool, order = _TOOLS[int(rng.integers(0, 3))], json.dumps({"order": int(rng.integers(0, 999))})
+        function = {"name": tool, "arguments": order}
+        answered = {"role": "assistant", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
+        result = {"role": "tool", "tool_call_id": f"c{turn}", "content": "done"}
         status = "ok" if rng.random() < 0.95 else "error"
+        decision = f"ev_{number}_{turn}a"
+        out.append(_call(rng, id, at, decision, [asked], answered))
         out.append({**_event(id, at, f"ev_{number}_{turn}b", "tool_call"), "a": {"name": tool, "arguments": {}},
-                    "y": {"status": status, "result": "done"}, "parent_id": f"ev_{number}_{turn}a"})  # fmt: skip
-        result = {"role": "tool", "parts": [{"type": "tool_result", "id": f"c{turn}", "result": "done"}]}
-        out.append(_call(rng, id, at, f"ev_{number}_{turn}c", [*asked, answered, result], _text("assistant", "Done.")))
+                    "y": {"status": status, "result": "done"}, "parent_id": decision})  # fmt: skip
+        done = {"role": "assistant", "content": "Done."}
+        out.append(_call(rng, id, at, f"ev_{number}_{turn}c", [asked, answered, result], done))
     out.append({"record": "annotation", "id": f"an_{number}", "trajectory_id": id, "kind": "reward", "name": "resolved",
                 "targets": [{"trajectory_id": id}], "source": {"kind": "environment"}, "time": at,
                 "value": float(rng.random() < 0.93), "seq": EVENTS})  # fmt: skip
@@ -89,16 +92,13 @@ def _call(
     usage = {"input_tokens": int(rng.integers(200, 600)), "output_tokens": int(rng.integers(5, 90))}
     tags = {"agent": "support", "agent_version": "1", "role": "champion", "purpose": "serve"}
     return {**_event(trajectory, at, id, "llm_call"), "ctx": "ctx_1", "duration_ms": float(rng.gamma(2, 200)),
-            "o": {"messages": asked}, "a": {"messages": [answered], "params": {}}, "y": {"status": "ok"},
+            "o": {"messages": [messages.from_openai(m) for m in asked]},
+            "a": {"messages": [messages.from_openai(answered)], "params": {}}, "y": {"status": "ok"},
             "m": {"tags": tags, "usage": usage}}  # fmt: skip
 
 
 def _event(trajectory: str, at: str, id: str, kind: str) -> dict[str, Any]:
     return {"record": "event", "kind": kind, "id": id, "trajectory_id": trajectory, "time": at}
-
-
-def _text(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "text": text}]}
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def delays(config: Monitor, count: int, for_evidently: int) -> dict[str, Any]:
     rng = np.random.default_rng(12)
     after = 2000
     fallen = np.concatenate([successes(rng, count, PAST, BEFORE), successes(rng, count, after, AFTER)], axis=1)
-    same = successes(rng, count, WINDOWS * EVERY, BEFORE)
+    same = successes(rng, max(1, count // 2), WINDOWS * EVERY, BEFORE)
     n = peers.planned(BEFORE, AFTER, config.alpha)
     few = slice(0, for_evidently)
     ours = lives.success_alarms(fallen, config)

@@ -25,6 +25,7 @@ from evoplane.cli import (
     stack,
     store,
     trajectories,
+    watching,
 )
 from evoplane.cli.demo import demo
 from evoplane.cli.feedback import feedback
@@ -59,6 +60,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
     *(learning.snapshot, learning.train, replay, feedback, demo),
     *(lineage.lineage, lineage.impact, backup.backup, backup.restore),
+    *(watching.stats, watching.drift_),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)

@@ -15,6 +15,7 @@ def window(rng: np.random.Generator, n: int, success: float = 0.7) -> pd.DataFra
             "input_tokens": rng.poisson(130, n).astype(float),
             "output_tokens": rng.poisson(25, n).astype(float),
             "request_words": rng.poisson(8, n).astype(float),
+            "tool_calls": rng.poisson(1, n).astype(float),
             "tenant": rng.choice(["a", "b", "c"], n),
             "action": rng.choice(["answer", "track", "cancel"], n, p=[0.5, 0.3, 0.2]),
             "success": rng.choice(["True", "False"], n, p=[success, 1 - success]),

@@ -97,7 +97,7 @@ def test_other_work_without_a_loss_is_told_and_disturbs_nothing(case) -> None:
 
 def test_the_memo_survives_being_written_down(case, tmp_path) -> None:
     rng = np.random.default_rng(5)
-    first, second = judged(case, rng, 130, 0.8), judged(case, rng, 130, 0.5)
+    first, second = judged(case, rng, 130, 0.8), judged(case, rng, 130, 0.5, input_tokens=0)
     whole = Memo()
     watching.take(whole, "1", [*first, *second], CONFIG)
     for part in (first, second):
