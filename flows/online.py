@@ -59,9 +59,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Groups with contrast that one update learns from."""
     group_size: int = 8
     """Attempts a group needs before it is looked at."""
-    learning_rate: float = 2e-4
+    learning_rate: float = 3e-4
     epochs: int = 1
-    batch_size: int = 64
+    batch_size: int = 16
     temperature: float = 1.0
     lora_rank: int = 16
     threads: int = 1
@@ -274,6 +274,7 @@ class Online:
             "epochs": plan.epochs,
             "batch_size": plan.batch_size,
             "learning_rate": plan.learning_rate,
+            "warmup_steps": 0,  # training goes on: every job would warm up, and end before it is warm
             "lora_rank": plan.lora_rank,
             "temperature": plan.temperature,
             "policy_version": served.ordinal,

@@ -30,7 +30,7 @@ class Phases:
         school.start(agent, start)
         curve = [success]
         updates: list[dict[str, Any]] = []
-        chunk = max(1, school.size.updates // 6)
+        chunk = max(1, school.size.updates // 5)
         began = 0.0
         while len(updates) < school.size.updates and curve[-1] < _GOAL + 0.1:
             made, seconds = timed(lambda: school.reinforce(agent, chunk))

@@ -46,11 +46,13 @@ class Size:
 
 QUICK = Size(heldout=12, demonstrations=16, imitation_steps=2, updates=2, groups=2, group_size=4, short_updates=1,
              federated_rows=12)  # fmt: skip
-FULL = Size(heldout=64, demonstrations=16, imitation_steps=6, updates=24, groups=6, group_size=8, short_updates=10,
+FULL = Size(heldout=64, demonstrations=16, imitation_steps=8, updates=14, groups=6, group_size=8, short_updates=8,
             federated_rows=48)  # fmt: skip
 
 FAMILIES = ("short", "long")
-_LEARNING_RATE = {"sft": 6e-4, "rl": 2e-4}
+_LEARNING_RATE = {"sft": 8e-4, "rl": 3e-4}
+_EPOCHS = 2
+"""Of one step of imitation: short steps, so that there is one after which 20 to 50% are solved."""
 _CONCURRENCY = 8
 
 
@@ -127,9 +129,10 @@ class School:
         (work / "train.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
         options = {
             "algorithm": "sft",
-            "epochs": 1,
+            "epochs": _EPOCHS,
             "batch_size": 8,
             "learning_rate": _LEARNING_RATE["sft"],
+            "warmup_steps": 0,
             "min_examples": 1,
             "threads": 1,
             "seed": self.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from services.worker.serving.weights import weights_digest
 from services.worker.training.examples import Example
 from services.worker.training.job import read_job
 from services.worker.training.run import run
@@ -48,6 +50,7 @@ class Worker:
             "EVOPLANE_WORKER__PORT": str(PORT),
             "EVOPLANE_WORKER__VLLM_PORT": str(VLLM_PORT),
             "EVOPLANE_WORKER__THREADS": "1",
+            "EVOPLANE_WORKER__FULL_WEIGHTS": "true",
             "EVOPLANE_WORKER__MAX_MODEL_LEN": "512",
             "EVOPLANE_WORKER__MAX_NUM_SEQS": "8",
         }
@@ -240,6 +243,78 @@ def test_a_deleted_policy_is_no_longer_served(worker: Worker) -> None:
     assert worker.served() == []
     assert worker.chat("support-one").status_code == 404
     assert worker.http.delete("/v1/policies/support-one").status_code == 404
+
+
+@pytest.fixture(scope="module")
+def other_weights(served_model: Path) -> dict[str, Any]:
+    """Weights of the same form with other numbers in them, and what they answer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    directory = served_model / "other"
+    model = AutoModelForCausalLM.from_pretrained(served_model / "models" / BASE, dtype=torch.float32)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(torch.randn_like(weights) * 0.05)
+    model.save_pretrained(directory)
+    prompt, completion = [1, 70, 71, 72], [90, 91, 92, 2]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logprobs = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor(completion)].tolist()
+    probe = {"prompt_token_ids": prompt, "completion_token_ids": completion, "logprobs": logprobs}
+    return {"name": "w2", "path": str(directory), "digest": weights_digest(directory), "probe": probe}
+
+
+def test_base_weights_that_answer_otherwise_than_trained_are_taken_back(
+    worker: Worker, other_weights: dict[str, Any]
+) -> None:
+    before = worker.chat(BASE).json()["choices"][0]["message"]
+    wrong = other_weights | {"probe": other_weights["probe"] | {"logprobs": [-0.1] * 4}}
+
+    answer = worker.http.put("/v1/weights", json=wrong)
+
+    assert answer.status_code == 409, answer.text
+    assert answer.json()["error"]["max_difference"] > 1e-3
+    after = worker.chat(BASE)
+    assert after.json()["choices"][0]["message"] == before
+    assert "x-evoplane-weights" not in after.headers
+
+
+def test_base_weights_with_a_tensor_missing_are_refused_and_the_engine_lives(
+    worker: Worker, other_weights: dict[str, Any], served_model: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    broken = Path(shutil.copytree(other_weights["path"], served_model / "broken"))
+    tensors = load_file(broken / "model.safetensors")
+    tensors.pop("model.norm.weight")
+    save_file(tensors, broken / "model.safetensors")
+
+    answer = worker.http.put("/v1/weights", json=other_weights | {"path": str(broken)})
+
+    assert answer.status_code == 404
+    assert "model.norm.weight" in answer.text
+    assert worker.chat(BASE).status_code == 200
+
+
+def test_base_weights_change_in_place_and_back_and_answers_say_which_gave_them(
+    worker: Worker, other_weights: dict[str, Any]
+) -> None:
+    before = worker.chat(BASE).json()["choices"][0]["message"]
+
+    changed = worker.http.put("/v1/weights", json=other_weights)
+
+    assert changed.status_code == 200, changed.text
+    assert changed.json()["probe_difference"] < 1e-3
+    assert set(changed.json()["seconds"]) == {"asked", "holding", "reloading", "probing"}
+    answer = worker.chat(BASE)
+    assert answer.headers["x-evoplane-weights"] == "w2"
+    assert answer.json()["choices"][0]["message"] != before
+    assert worker.http.get("/v1/policies").json()["weights"] == "w2"
+
+    assert worker.http.delete("/v1/weights").status_code == 200
+    assert worker.chat(BASE).json()["choices"][0]["message"] == before
 
 
 def test_no_vllm_process_outlives_a_killed_worker(worker: Worker) -> None:

@@ -51,6 +51,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pack_tokens: Positive = 8192
     """Tokens computed at once, at most (a larger group is computed alone): bounds memory, changes no result."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1e-3
+    warmup_steps: Annotated[int, msgspec.Meta(ge=0)] = 4
+    """Optimiser steps over which the rate rises; 0 for a job that goes on from an earlier one."""
     lora_rank: Positive = 16
     max_length: Positive = 1024
     """Longest prompt plus completion, tokens; longer examples are dropped and counted."""

@@ -29,7 +29,6 @@ from services.worker.training.packing import Pack, pack
 from services.worker.training.policy import load_policy
 from services.worker.training.scoring import Scored, gaps, score_rows
 
-_WARMUP_STEPS = 4
 _FINAL_SHARE = 0.1
 """The learning rate decays linearly to this share of its peak."""
 _MAX_GRAD_NORM = 1.0
@@ -78,7 +77,7 @@ class Trainer:
         self._policy: torch.nn.Module = self._accelerator.prepare(policy)
         self._trainable = [p for p in self._policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(self._trainable, lr=job.learning_rate, weight_decay=0.0)
-        rates = LambdaLR(optimizer, lambda step: _learning_rate_share(step, len(self._steps)))
+        rates = LambdaLR(optimizer, lambda step: _learning_rate_share(step, len(self._steps), job.warmup_steps))
         self._optimizer, self._rates = self._accelerator.prepare(optimizer, rates)
         self._known: list[Known] = []
         self._scored = Scored()
@@ -241,6 +240,6 @@ def _mean_and_max(gaps: Sequence[torch.Tensor]) -> tuple[float, float] | None:
     return (flat.mean().item(), flat.max().item()) if flat.numel() else None
 
 
-def _learning_rate_share(step: int, steps: int) -> float:
-    warm = min(1.0, (step + 1) / _WARMUP_STEPS)
+def _learning_rate_share(step: int, steps: int, warmup: int) -> float:
+    warm = min(1.0, (step + 1) / warmup) if warmup else 1.0
     return warm * (1 - (1 - _FINAL_SHARE) * step / steps)
