@@ -28,7 +28,7 @@ from flows.deliver import deliver, take_out
 from flows.evolve import evolve
 from flows.monitor import monitor, monitor_all
 from flows.rollback import rollback
-from registry import alerts, approvals, control, pointers, prefect_runs, versions
+from registry import alerts, approvals, control, mlflow_approvals, pointers, prefect_runs, versions
 
 from prefect import Flow, get_client, serve  # isort: skip
 from prefect.client.orchestration import SyncPrefectClient  # isort: skip
@@ -43,6 +43,7 @@ _SERVER_WAIT_S = 300.0
 _QUICK = "--quick"
 """Argument of the child process that serves looks and rollbacks."""
 _PR_SET_PDEATHSIG = 1
+_MLFLOW_LOOK_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -86,6 +87,7 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
     crash_orphans()
     give_back_alerts(config)
     threading.Thread(target=set_up, name="automations", daemon=True).start()
+    threading.Thread(target=hear_mlflow, args=(config,), name="mlflow-approvals", daemon=True).start()
     serve(
         _deployment(evolve, "evolve", description="find and prove an improvement"),
         _deployment(deliver, "deliver", description="shadow, canary, approval, promotion"),
@@ -93,6 +95,23 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
         pause_on_shutdown=False,
         print_starting_message=False,
     )
+
+
+def hear_mlflow(config: Settings) -> None:
+    """Tags by which people approve in MLflow: its webhook brings them, and looking finds what that missed."""
+    connection = control.connect(config.control_db)
+    installed = False
+    while True:
+        try:
+            if any(a.status == "pending" for a in approvals.list_approvals(connection)):
+                if not installed:
+                    _log.info("MLflow's webhook for approvals: %s", mlflow_approvals.install(config))
+                    installed = True
+                for outcome in mlflow_approvals.reconcile(config, connection):
+                    _log.info("approval by MLflow's tag: %s", outcome)
+        except Exception as error:  # MLflow away, or busy: the next look is soon
+            _log.warning("approvals in MLflow could not be looked for: %s", error)
+        time.sleep(_MLFLOW_LOOK_S)
 
 
 def serve_quick(config: Settings) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from evoplane.settings import Settings, SettingsError
 from services.gateway.a2a import a2a
+from services.gateway.approvals import mlflow_approval
 from services.gateway.asgi import (
     MAX_DEPTH,
     ClientGone,
@@ -188,6 +189,7 @@ async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
 
 
 _ROUTES: dict[str, tuple[str, Handler]] = {
+    "/approvals/mlflow": ("POST", mlflow_approval),
     "/embeddings": ("POST", embeddings),
     "/feedback": ("POST", feedback),
     "/messages/count_tokens": ("POST", count_tokens),
