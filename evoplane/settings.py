@@ -110,6 +110,9 @@ class Worker(_Section):
     translate: list[Translated] = Field(
         [], description="dialects that reach vLLM as openai.chat, which alone gives token ids; the others as they are"
     )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="what vLLM computes in; training is in float32, and only then do both agree to 1e-4 nats"
+    )
     full_weights: bool = Field(
         False, description="accept in-place updates of the base weights; opens vLLM's development endpoints, locally"
     )

@@ -119,3 +119,14 @@ def replay(
     from benchmarks.replay.run import run  # only in the repository, and heavy
 
     show(run(settings(), quick=quick, real_policy=real_policy, say=lambda line: err.print(line, style="dim")), json)
+
+
+@app.command("agreement")
+def agreement(json: Json = False) -> None:
+    """Captured against trainer's log-probabilities, for float32 and bfloat16 at either end.
+
+    Example: evoplane bench agreement --json
+    """
+    from benchmarks.agreement import run  # only in the repository, and heavy
+
+    show(run(settings().var, say=lambda line: err.print(line, style="dim", highlight=False)), json)

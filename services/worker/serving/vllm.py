@@ -50,7 +50,7 @@ def command(settings: Settings, weights: Path | None = None) -> list[str]:
         f"--served-model-name={settings.model.name}",
         "--host=127.0.0.1",
         f"--port={worker.vllm_port}",
-        "--dtype=float32",
+        f"--dtype={worker.dtype}",
         f"--max-model-len={worker.max_model_len}",
         f"--max-num-seqs={worker.max_num_seqs}",
         "--enforce-eager",
