@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from atdp import clock
 from evaluators.cases import cases_of
 from evoplane.settings import Settings, settings
 from flows import row_sets, rows, snapshot, tenancy, training
@@ -90,7 +91,8 @@ class Collector:
         self._heldout = heldout
         """Requests that are never trained on."""
         self._seen: set[str] = set()
-        self._since: dict[str, str] = {}
+        # what ended before is not taken: an earlier training of this agent may have learned from it
+        self._since = dict.fromkeys(plan.tenants, clock.from_epoch(time.time()))
         self.waiting: dict[str, Group] = {}
         self.counts: Counter[str] = Counter()
         """What became of every trajectory and row, by reason."""
@@ -102,7 +104,7 @@ class Collector:
         """Take in what has ended since; gives how many trajectories that was."""
         new = 0
         for tenant in self._plan.tenants:
-            found = self._reader.trajectories(tenant, agent=self._plan.agent, since=self._since.get(tenant))
+            found = self._reader.trajectories(tenant, agent=self._plan.agent, since=self._since[tenant])
             for row in found:
                 if row.closed is None or row.trajectory_id in self._seen:
                     continue
@@ -139,10 +141,10 @@ class Collector:
             self.counts["rows learned from"] += len(group.rows)
         return chosen
 
-    def enough(self) -> bool:
-        """Would a rollout begun now be older than η when its turn comes?"""
+    def enough(self, *, training: bool) -> bool:
+        """Would a rollout begun now be older than η when its turn comes? What is being learned from counts, too."""
         whole = sum(len(g.rewards) >= self._plan.group_size for g in self.waiting.values())
-        return whole >= (self._plan.staleness + 1) * self._plan.groups
+        return whole + training * self._plan.groups >= (self._plan.staleness + 1) * self._plan.groups
 
     def _drop_stale(self, group: Group, version: int) -> None:
         kept = []
@@ -234,7 +236,7 @@ class Online:
             began = idle_since = time.monotonic()
             while len(self.updates) < updates and not until():
                 self.collector.poll(self._versions())
-                self._admit()
+                self._admit(training_now is not None)
                 if training_now is None and (ready := self.collector.ready(served.ordinal)) is not None:
                     batch, began = ready, time.monotonic()
                     training_now = pool.submit(self._train, batch, served)
@@ -279,6 +281,7 @@ class Online:
             "temperature": plan.temperature,
             "policy_version": served.ordinal,
             "max_staleness": plan.staleness,
+            "min_examples": 2,
             "seed": served.ordinal,
             "threads": plan.threads,
             "initial_adapter": str(served.adapter) if served.adapter else None,
@@ -339,8 +342,8 @@ class Online:
         finally:
             admission.put(self._connection, Admission(agent=self._plan.agent, open=True))
 
-    def _admit(self) -> None:
-        wait = self.collector.enough()
+    def _admit(self, training: bool) -> None:
+        wait = self.collector.enough(training=training)
         known = self._plan.agent in admission.closed(self._connection)
         if wait != known:
             why = f"as many groups wait as {self._plan.staleness + 1} updates learn from" if wait else ""

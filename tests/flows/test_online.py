@@ -106,7 +106,8 @@ def test_rollouts_are_enough_when_the_last_would_be_older_than_eta_at_its_turn(l
         log.tell(2 * n, f"Task {'abc'[n]}.", 1.0)
         log.tell(2 * n + 1, f"Task {'abc'[n]}.", 0.0)
         found.poll([BASE])
-        assert found.enough() == (n >= 1)
+        assert found.enough(training=False) == (n >= 1)
+        assert found.enough(training=True)
 
 
 @pytest.fixture
