@@ -70,7 +70,9 @@ def wait_for_run(config: Settings, flow_run_id: str, timeout_s: float = 600) -> 
 
 
 def resume_approval(config: Settings, approval: Approval) -> dict[str, Any]:
-    """Tell the run that waits for this approval what was decided."""
+    """Tell the run that waits for this approval what was decided; without a decision yet it waits on (`WAITING`)."""
+    if approval.status == "pending":
+        return {"status": "WAITING", "state": None}
     assert approval.flow_run_id is not None and approval.decided_by is not None
     decision: Decision = "approve" if approval.status == "approved" else "reject"
     answer = {"decision": decision, "reviewer": approval.decided_by, "note": approval.reason or ""}

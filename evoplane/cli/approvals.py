@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import os
+import sqlite3
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,10 +14,14 @@ from evoplane.cli.output import Json, err, show
 from evoplane.settings import settings
 from registry import approvals, control, prefect_runs
 from registry.policies import Policies
+from registry.tenants import RegistryError
 
 app = typer.Typer(no_args_is_help=True, help="Promotions that wait for a person.")
 
-By = Annotated[str, typer.Option("--by", help="Your name, as the agent's list of approvers has it.")]
+By = Annotated[
+    str | None,
+    typer.Option("--by", help="Your name, as the agent's list of approvers has it; or prove it: EVOPLANE_KEY."),
+]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
 
 
@@ -45,8 +51,10 @@ def show_approval(id: str, json: Json = False) -> None:
 
 
 @app.command("approve")
-def approve(id: str, by: By, reason: Reason = "", json: Json = False) -> None:
-    """Approve a promotion. Approving twice promotes once.
+def approve(id: str, by: By = None, reason: Reason = "", json: Json = False) -> None:
+    """Approve a promotion. Approving twice promotes once; several people may be needed.
+
+    With an operating key of yours in EVOPLANE_KEY the record says that your name was proven, not typed.
 
     Example: evoplane approvals approve apr_0197… --by dana --reason "evidence is clear"
     """
@@ -54,7 +62,7 @@ def approve(id: str, by: By, reason: Reason = "", json: Json = False) -> None:
 
 
 @app.command("reject")
-def reject(id: str, by: By, reason: Reason = "", json: Json = False) -> None:
+def reject(id: str, by: By = None, reason: Reason = "", json: Json = False) -> None:
     """Reject a promotion: the candidate is taken out, the champion stays.
 
     Example: evoplane approvals reject apr_0197… --by dana --reason "wrong tone"
@@ -62,15 +70,41 @@ def reject(id: str, by: By, reason: Reason = "", json: Json = False) -> None:
     _decide(id, "rejected", by, reason, json)
 
 
-def _decide(id: str, decision: Literal["approved", "rejected"], by: str, reason: str, json: bool) -> None:
+def _signer(connection: sqlite3.Connection, by: str | None) -> approvals.Signer:
+    """Who decides: the owner of the key in EVOPLANE_KEY, or the name that was typed."""
+    secret = os.environ.get("EVOPLANE_KEY")
+    if secret is None:
+        if by is None:
+            raise RegistryError("say who decides: --by NAME, or prove it with a key of yours in EVOPLANE_KEY")
+        return approvals.Signer(name=by)
+    proven = approvals.signer(connection, secret)
+    if by is not None and by != proven.name:
+        raise RegistryError(f"the key in EVOPLANE_KEY is {proven.name}'s, not {by}'s")
+    return proven
+
+
+def _decide(id: str, decision: Literal["approved", "rejected"], by: str | None, reason: str, json: bool) -> None:
     config = settings()
     connection = control.connect(config.control_db)
     user = getpass.getuser()
     rules = Policies.load(config.policies_dir)
-    approval, changed = approvals.decide(connection, id, decision, by, "cli", reason, os_user=user, policies=rules)
+    approval, changed = approvals.decide(
+        connection, id, decision, _signer(connection, by), "cli", reason, os_user=user, policies=rules
+    )
     resumed: Any = None
     if approval.flow_run_id:
         resumed = prefect_runs.resume_approval(config, approval)
     if not changed and not json:
-        err.print(f"already {approval.status} by {approval.decided_by}; nothing changed", style="yellow")
-    show({"id": id, "status": approval.status, "by": approval.decided_by, "changed": changed, "run": resumed}, json)
+        said = ", ".join(grant.by for grant in approval.grants)
+        err.print(f"already {approval.status} by {approval.decided_by or said}; nothing changed", style="yellow")
+    show(
+        {
+            "id": id,
+            "status": approval.status,
+            "by": approval.decided_by,
+            "missing": approval.missing,
+            "changed": changed,
+            "run": resumed,
+        },
+        json,
+    )
