@@ -43,6 +43,7 @@ _SERVER_WAIT_S = 300.0
 _QUICK = "--quick"
 """Argument of the child process that serves looks and rollbacks."""
 _PR_SET_PDEATHSIG = 1
+_APPROVALS_LOOK_S = 2.0
 _MLFLOW_LOOK_S = 10.0
 
 
@@ -87,7 +88,7 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
     crash_orphans()
     give_back_alerts(config)
     threading.Thread(target=set_up, name="automations", daemon=True).start()
-    threading.Thread(target=hear_mlflow, args=(config,), name="mlflow-approvals", daemon=True).start()
+    threading.Thread(target=follow_approvals, args=(config,), name="approvals", daemon=True).start()
     serve(
         _deployment(evolve, "evolve", description="find and prove an improvement"),
         _deployment(deliver, "deliver", description="shadow, canary, approval, promotion"),
@@ -97,21 +98,38 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
     )
 
 
-def hear_mlflow(config: Settings) -> None:
-    """Tags by which people approve in MLflow: its webhook brings them, and looking finds what that missed."""
+def follow_approvals(config: Settings) -> None:
+    """Wherever people decide, the waiting run hears of it.
+
+    What was decided in the console, or by a command that could not reach Prefect, resumes its run here. Tags by which
+    people approve in MLflow are brought by its webhook; looking finds what that missed.
+    """
     connection = control.connect(config.control_db)
-    installed = False
+    told = {a.id for a in approvals.list_approvals(connection) if a.status != "pending"}
+    looked, installed = 0.0, False
     while True:
         try:
-            if any(a.status == "pending" for a in approvals.list_approvals(connection)):
+            resume_decided(config, connection, told)
+            waits = any(a.status == "pending" for a in approvals.list_approvals(connection))
+            if waits and time.monotonic() - looked > _MLFLOW_LOOK_S:
+                looked = time.monotonic()
                 if not installed:
                     _log.info("MLflow's webhook for approvals: %s", mlflow_approvals.install(config))
                     installed = True
                 for outcome in mlflow_approvals.reconcile(config, connection):
                     _log.info("approval by MLflow's tag: %s", outcome)
-        except Exception as error:  # MLflow away, or busy: the next look is soon
-            _log.warning("approvals in MLflow could not be looked for: %s", error)
-        time.sleep(_MLFLOW_LOOK_S)
+        except Exception as error:  # MLflow or Prefect away, or busy: the next look is soon
+            _log.warning("approvals could not be followed: %s", error)
+        time.sleep(_APPROVALS_LOOK_S)
+
+
+def resume_decided(config: Settings, connection: sqlite3.Connection, told: set[str]) -> None:
+    """Resume the runs of approvals that were decided since the last look; `told` are those that need nothing more."""
+    for asked in approvals.list_approvals(connection):
+        if asked.id not in told and asked.status in ("approved", "rejected"):
+            if asked.flow_run_id is not None:
+                prefect_runs.resume_approval(config, asked)
+            told.add(asked.id)
 
 
 def serve_quick(config: Settings) -> None:

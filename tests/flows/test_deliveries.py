@@ -226,3 +226,17 @@ def test_mirroring_says_whether_mlflow_answered(
 ) -> None:
     monkeypatch.setattr(versions, "mirror_aliases", away)
     assert not mirroring.aliases(config, connection, AGENT)
+
+
+def test_what_was_decided_anywhere_resumes_its_run_once(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed: list[str] = []
+    monkeypatch.setattr(serve.prefect_runs, "resume_approval", lambda _, asked: resumed.append(str(asked.flow_run_id)))
+    asked = approvals.request(connection, AGENT, "2", {}, 60, "run-1")
+    told: set[str] = set()
+    serve.resume_decided(config, connection, told)
+    approvals.decide(connection, asked.id, "approved", "dana", "console")
+    for _ in range(2):
+        serve.resume_decided(config, connection, told)
+    assert resumed == ["run-1"]
