@@ -182,6 +182,9 @@ class Evolve(_Section):
     memory_cost: float = Field(0.005, description="subtracted from a memory candidate's lower bound")
     policy_cost: float = Field(0.02, description="subtracted from a policy candidate's lower bound")
     max_regression: float = Field(0.1, description="tolerated loss on known successes, lower bound")
+    probe_cases: int = Field(16, ge=0, description="earlier successes a candidate is asked again, at most")
+    budget_per_day: int = Field(48, ge=1, description="evolutions of one agent that replay candidates, within 24 hours")
+    trainings_per_day: int = Field(12, ge=0, description="trained candidates of one agent, within 24 hours")
 
 
 class Surfaces(_Section):

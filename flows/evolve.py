@@ -1,45 +1,36 @@
 """evolve: from an alert to an accepted candidate, or to the reasoned decision to change nothing.
 
-    snapshot (DVC) → quality (Great Expectations) → diagnose → propose → train → replay → decide → register
-
-One evolution per agent at a time. A gate that fails stops the run under the gate's name.
+The steps are `flows.evolution`'s; this is what Prefect adds: tasks and pages on the run's page, one evolution per
+agent on however many machines, the registered version, and the event that starts the delivery.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from atdp.ids import new_id
-from dashboards.reading import served
-from evaluators import corrections, dataset, diagnosis, quality, replay
-from evaluators.cases import Case
-from evaluators.decision import NO_OP, Decision, Evaluated, decide
 from evoplane.settings import Settings, settings
 from flows import (
     deliveries,
     environment,  # noqa: F401  (before prefect)
+    evolution,
     limits,
     policies,
     reports,
-    snapshot,
     training,
 )
-from flows.answering import answer_cases
-from flows.interventions import Evidence, Proposal, interventions
-from registry import alerts, audit, control, decisions, pointers, prefect_runs, tracking, versions
-from registry.manifest import Manifest
+from flows.candidates import answer, quality, serve, taken, withdraw
+from flows.interventions import Proposal
+from registry import alerts, audit, control, prefect_runs, tracking, versions
 from services.worker import client
 
-from prefect import flow, get_run_logger, task  # isort: skip
-from prefect.runtime import flow_run  # isort: skip
+from prefect import flow, task  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
 from prefect.cache_policies import NO_CACHE  # isort: skip
+from prefect.runtime import flow_run  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
 
 ACCEPTED = "evoplane.candidate.accepted"
@@ -71,141 +62,50 @@ def answering(alert: str) -> Iterator[bool]:
 
 def _evolve(config: Settings, agent: str, reason: str) -> Any:
     connection = control.connect(config.control_db)
-    route = pointers.read_route(connection, agent)
     under_way = deliveries.under_way(connection, agent)
     if under_way:
         return Completed(name="Delivery in progress", message=f"version {under_way[0]} is being delivered")
-    champion = pointers.versions(connection, agent)[route.champion]
-    taken = take_snapshot(agent)
-    cases = snapshot.read(Path(taken.path))
-    gate = check_quality(agent, cases)
-    if not gate.passed:
-        audit.append(connection, "evolve", "data_gate.failed", agent, {"snapshot": taken.id, "why": gate.summary})
-        return Failed(name="Quality gate failed", message=f"snapshot {taken.id}: {gate.summary}")
-    found = diagnose(agent, taken.id, cases, champion.version, champion.manifest)
-    proposals, skipped = propose(agent, champion.version, found)
-    if not proposals and not skipped:
-        return Completed(name="Nothing to propose", message=f"{found.diagnosis.failures} failures, no surface applies")
-    population = comparable(found, proposals)
-    evaluated, made = evaluate(agent, champion.manifest, proposals, population)
-    evaluated += [Evaluated(p.name, p.surface, p.cost, None, why) for p, why in skipped]
-    decision = decide(evaluated, max_regression=config.evolve.max_regression)
-    decision_id = new_id("dec")
-    record = _record(agent, reason, champion.version, taken, gate, found, proposals, skipped,
-                     evaluated, made, decision)  # fmt: skip
-    decisions.put(connection, decision_id, agent, record)
-    create_markdown_artifact(key=f"decision-{agent}", markdown=reports.decision_page(decision_id, record))
-    _retire_losers(config, connection, decision, made)
-    if decision.chosen == NO_OP:
-        return Completed(name="No change", message=f"decision {decision_id}: {decision.ranking[0].why}")
-    version = register(agent, champion.version, decision_id, record, made[decision.chosen])
+    found = evolution.run(config, connection, agent, reason, _work())
+    policies.retire(config, connection)
+    if found.state == "Quality gate failed":
+        audit.append(connection, "evolve", "data_gate.failed", agent, {**found.record, "why": found.message})
+        return Failed(name=found.state, message=found.message)
+    if found.state != "Accepted":
+        decided = f"decision {found.decision_id}: " if found.decision_id else ""
+        return Completed(name=found.state, message=decided + found.message)
+    version = register(config, connection, agent, found)
     prefect_runs.emit_event(
-        config, ACCEPTED, agent, {"agent": agent, "version": version, "skip_shadow": False, "decision": decision_id}
-    )
-    return Completed(name="Accepted", message=f"version {version}: {decision.chosen}, decision {decision_id}")
+        config, ACCEPTED, agent,
+        {"agent": agent, "version": version, "skip_shadow": False, "decision": found.decision_id},
+    )  # fmt: skip
+    chosen = found.record["chosen"]
+    return Completed(name="Accepted", message=f"version {version}: {chosen}, decision {found.decision_id}")
 
 
-@task(cache_policy=NO_CACHE, task_run_name="snapshot {agent}")
-def take_snapshot(agent: str) -> snapshot.Snapshot:
-    taken = snapshot.take(settings(), agent)
-    get_run_logger().info("snapshot %s: %d trajectories of %s", taken.id, taken.trajectories, taken.tenants)
-    return taken
+def _work() -> evolution.Work:
+    return evolution.Work(
+        snapshot=taken, quality=quality, answer=answer, train=train_adapter, serve=serve, withdraw=withdraw,
+        step=_as_task, show=_shown,
+    )  # fmt: skip
 
 
-@task(cache_policy=NO_CACHE, task_run_name="quality {agent}")
-def check_quality(agent: str, cases: list[Case]) -> quality.QualityResult:
-    judged = [c for c in cases if c.success is not None]
-    result = quality.check(quality.frame(judged), settings().monitor.min_outcomes)
-    snapshot.pass_gate(settings(), agent, result)
-    create_markdown_artifact(key=f"data-gate-{agent}", markdown=reports.quality_page(result))
-    return result
+def _as_task(name: str, step: Callable[..., Any], *args: Any) -> Any:
+    return task(name=name.split()[0], task_run_name=name, cache_policy=NO_CACHE)(step)(*args)
 
 
-@task(cache_policy=NO_CACHE, task_run_name="diagnose {agent}")
-def diagnose(agent: str, snapshot_id: str, cases: list[Case], champion: str, manifest: Manifest) -> Evidence:
-    config = settings()
-    facts = corrections.established(cases)
-    current = served(cases, champion)
-    found = diagnosis.diagnose(current, facts, config.monitor.alpha)
-    create_markdown_artifact(key=f"diagnosis-{agent}", markdown=diagnosis.page(agent, champion, found))
-    return Evidence(
-        agent=agent,
-        snapshot=snapshot_id,
-        cases=cases,
-        current=current,
-        manifest=manifest,
-        facts=facts,
-        diagnosis=found,
-        split=dataset.split(cases, config.evolve.heldout_share),
-    )
+def _shown(key: str, page: str) -> None:
+    create_markdown_artifact(key=key, markdown=page)
 
 
-@task(cache_policy=NO_CACHE, task_run_name="propose {agent}")
-def propose(agent: str, champion: str, evidence: Evidence) -> tuple[list[Proposal], list[tuple[Proposal, str]]]:
-    """What to try, and what not to although it was proposed, with the reason."""
-    config = settings()
-    connection = control.connect(config.control_db)
-    lost = {
-        fingerprint
-        for record in decisions.list_decisions(connection, agent)
-        if record["parent"] == champion
-        for fingerprint in record["rejected"]
-    }
-    made = [p for i in interventions().values() for p in i.propose(evidence, config)]
-    kept: list[Proposal] = []
-    skipped: list[tuple[Proposal, str]] = []
-    cheap = any(not p.uses_heldout_tasks and p.fingerprint not in lost for p in made)
-    addressed = {surface: evidence.diagnosis.share(surface) for surface in ("memory", "policy")}
-    for proposal in made:
-        if proposal.fingerprint in lost:
-            skipped.append((proposal, "lost before, and there is no new evidence"))
-        elif proposal.surface == "policy" and cheap and addressed["policy"] <= addressed["memory"]:
-            why = f"not trained: addresses {addressed['policy']:.0%} of the failures, memory {addressed['memory']:.0%}"
-            skipped.append((proposal, why))
-        else:
-            kept.append(proposal)
-    get_run_logger().info("proposals: %s; skipped: %s", [p.summary for p in kept], [(p.name, w) for p, w in skipped])
-    return kept, skipped
-
-
-def comparable(evidence: Evidence, proposals: list[Proposal]) -> list[Case]:
-    """The recorded decisions all candidates and the champion can be compared on."""
-    fitted = any(p.uses_heldout_tasks for p in proposals)
-    return replay.usable(
-        evidence.current,
-        exclude_sessions={s for p in proposals for s in p.source_sessions},
-        tasks=evidence.split.heldout if fitted else None,
-        clusters=evidence.split.clusters,
-        facts=evidence.facts,
-    )
-
-
-def evaluate(
-    agent: str, manifest: Manifest, proposals: list[Proposal], population: list[Case]
-) -> tuple[list[Evaluated], dict[str, dict[str, Any]]]:
-    """Each proposal prepared, applied and replayed on the same cases; what was made of it, by name."""
-    cases = replay.select(population, settings().evolve.replay_cases)
-    evaluated: list[Evaluated] = []
-    made: dict[str, dict[str, Any]] = {}
-    for proposal in proposals:
-        try:
-            prepared = train_adapter(agent, proposal) if proposal.surface == "policy" else {}
-            candidate = interventions()[proposal.surface].apply(manifest, proposal, prepared)
-            if prepared:
-                policies.claim(settings(), candidate.policy.served_name)
-                client.load(settings(), candidate.policy, prepared.get("probe"))
-        except (training.TrainingFailed, client.PolicyRefused) as error:
-            evaluated.append(Evaluated(proposal.name, proposal.surface, proposal.cost, None, str(error)))
-            continue
-        made[proposal.name] = {"manifest": candidate, "proposal": proposal, **prepared}
-        evaluated.append(replay_candidate(agent, proposal, candidate, cases, population))
-    return evaluated, made
-
-
-@task(cache_policy=NO_CACHE, task_run_name="train {agent} {proposal.name}")
-def train_adapter(agent: str, proposal: Proposal) -> dict[str, Any]:
+def train_adapter(config: Settings, agent: str, proposal: Proposal) -> dict[str, Any]:
     """Train the proposed adapter; progress goes to the run page, metrics to MLflow."""
-    config = settings()
+    try:
+        return _train_adapter(config, agent, proposal)
+    except training.TrainingFailed as error:
+        raise evolution.CandidateFailed(str(error)) from error
+
+
+def _train_adapter(config: Settings, agent: str, proposal: Proposal) -> dict[str, Any]:
     chosen = training.make_training_set(config, agent)
     run = tracking.start_run(
         config, agent, f"train {proposal.name}", {**proposal.content, "training_set": chosen.id, "rows": chosen.train}
@@ -240,25 +140,9 @@ def train_adapter(agent: str, proposal: Proposal) -> dict[str, Any]:
     }
 
 
-@task(cache_policy=NO_CACHE, task_run_name="replay {proposal.name}")
-def replay_candidate(
-    agent: str, proposal: Proposal, manifest: Manifest, cases: list[Case], population: list[Case]
-) -> Evaluated:
-    config = settings()
-    answers = answer_cases(config, manifest, cases)
-    compared = replay.compare(cases, answers, config.monitor.alpha, population)
-    get_run_logger().info("%s: improvement %s, fixed %s, lost %s, unknown %d", proposal.name,
-                          compared.improvement, compared.fixed, compared.lost, compared.unknown)  # fmt: skip
-    if cases and compared.unanswered == len(cases):
-        return Evaluated(proposal.name, proposal.surface, proposal.cost, None, "the model server answered nothing")
-    return Evaluated(proposal.name, proposal.surface, proposal.cost, compared)
-
-
-@task(cache_policy=NO_CACHE, task_run_name="register {agent}")
-def register(agent: str, parent: str, decision_id: str, record: dict[str, Any], made: dict[str, Any]) -> str:
+def register(config: Settings, connection: sqlite3.Connection, agent: str, found: evolution.Evolved) -> str:
     """The winner becomes a version; returns its label."""
-    config = settings()
-    connection = control.connect(config.control_db)
+    made, record = found.made, found.record
     proposal: Proposal = made["proposal"]
     numbers = record["candidates"][proposal.name]["replay"]
     lineage = {
@@ -269,7 +153,7 @@ def register(agent: str, parent: str, decision_id: str, record: dict[str, Any], 
         "replay_fixed": reports.interval_text(numbers["fixed"]),
         "replay_lost": reports.interval_text(numbers["lost"]),
         "replay_unknown": str(numbers["unknown"]),
-        "decision": decision_id,
+        "decision": found.decision_id,
     }
     metrics = {f"replay_improvement_{k}": numbers["improvement"][k] for k in ("value", "low", "high")}
     version = versions.register(
@@ -277,7 +161,7 @@ def register(agent: str, parent: str, decision_id: str, record: dict[str, Any], 
         connection,
         agent,
         made["manifest"],
-        parent=parent,
+        parent=record["parent"],
         intervention=proposal.surface,
         description=proposal.summary,
         lineage={k: v for k, v in lineage.items() if v},
@@ -285,58 +169,6 @@ def register(agent: str, parent: str, decision_id: str, record: dict[str, Any], 
         metrics=metrics,
     )
     audit.append(
-        connection, "evolve", "candidate.accepted", agent, {"version": version.version, "decision": decision_id}
+        connection, "evolve", "candidate.accepted", agent, {"version": version.version, "decision": found.decision_id}
     )
     return version.version
-
-
-def _retire_losers(
-    config: Settings, connection: sqlite3.Connection, decision: Decision, made: dict[str, dict[str, Any]]
-) -> None:
-    for name, entry in made.items():
-        if name != decision.chosen:
-            policies.release(config, entry["manifest"].policy.served_name)
-    policies.retire(config, connection)
-
-
-def _record(
-    agent: str,
-    reason: str,
-    parent: str,
-    taken: snapshot.Snapshot,
-    gate: quality.QualityResult,
-    found: Evidence,
-    proposals: list[Proposal],
-    skipped: list[tuple[Proposal, str]],
-    evaluated: list[Evaluated],
-    made: dict[str, dict[str, Any]],
-    decision: Decision,
-) -> dict[str, Any]:
-    """The decision record: everything needed to see why, including every loser."""
-    by_name = {p.name: p for p in [*proposals, *(p for p, _ in skipped)]}
-    return {
-        "agent": agent,
-        "reason": reason,
-        "parent": parent,
-        "snapshot": taken.id,
-        "trajectories": taken.trajectories,
-        "data_gate": gate.summary,
-        "diagnosis": msgspec.to_builtins(found.diagnosis),
-        "chosen": decision.chosen,
-        "ranking": msgspec.to_builtins(decision.ranking),
-        "rejected": [p.fingerprint for p in proposals if p.name != decision.chosen],
-        "candidates": {
-            e.name: {
-                "surface": e.surface,
-                "summary": by_name[e.name].summary,
-                "diff": by_name[e.name].diff,
-                "risk": by_name[e.name].risk,
-                "cost": e.cost,
-                "problem": e.problem,
-                "replay": reports.finite(msgspec.to_builtins(e.replay)) if e.replay else None,
-                "training": made.get(e.name, {}).get("result"),
-                "training_set": made.get(e.name, {}).get("training_set"),
-            }
-            for e in evaluated
-        },
-    }

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from evaluators.diagnosis.mix import Change
 from evaluators.drift import Drift, sort_of
-from evaluators.quality import QualityResult
 from evaluators.watching import Seen
+from flows.pages import finite as finite
+from flows.pages import interval_text
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact  # isort: skip
 
@@ -27,48 +28,6 @@ class Progress:
         if percent - self._shown >= self._STEP or (percent == 100.0 and self._shown < 100.0):
             self._shown = percent
             update_progress_artifact(artifact_id=self._id, progress=percent)
-
-
-def quality_page(result: QualityResult) -> str:
-    lines = [
-        f"# Data gate: {'passed' if result.passed else 'FAILED'}",
-        "",
-        f"{result.rows} decisions, {result.evaluated} of {result.declared} declared expectations evaluated.",
-    ]
-    if result.findings:
-        lines += ["", "| expectation | problem | quarantined |", "|---|---|---|"]
-        lines += [f"| {f.expectation} | {f.problem} | {', '.join(f.rows[:20])} |" for f in result.findings]
-    return "\n".join(lines)
-
-
-def decision_page(decision_id: str, record: dict[str, Any]) -> str:
-    lines = [
-        f"# Decision {decision_id}: {record['chosen']}",
-        "",
-        f"Agent {record['agent']}, parent version {record['parent']}. Because: {record['reason']}.",
-        f"Snapshot `{record['snapshot']}` ({record['trajectories']} trajectories); data gate {record['data_gate']}.",
-        "",
-        "| candidate | surface | lower bound minus cost | chosen | why |",
-        "|---|---|---|---|---|",
-    ]
-    for row in record["ranking"]:
-        chosen = "**yes**" if row["chosen"] else "no"
-        lines.append(f"| {row['name']} | {row['surface']} | {row['score']:+.3f} | {chosen} | {row['why']} |")
-    for name, c in record["candidates"].items():
-        lines += ["", f"## {name}", "", c["summary"], "", "```diff", c["diff"], "```", "", f"Risk: {c['risk']}."]
-        if c["replay"]:
-            r = c["replay"]
-            lines += [
-                "",
-                "| replay, beside the champion | value [95%] |",
-                "|---|---|",
-                f"| improvement | {interval_text(r['improvement'])} |",
-                f"| failures fixed | {interval_text(r['fixed'])} |",
-                f"| known successes lost | {interval_text(r['lost'])} |",
-                *(f"| improvement, tenant {t} | {interval_text(i)} |" for t, i in r["by_tenant"].items()),
-                f"| could not be judged | {r['unknown']} of {len(r['results'])} |",
-            ]
-    return "\n".join(lines)
 
 
 def drift_page(agent: str, drift: Drift, found: Seen, shift: Change | None) -> str:
@@ -106,24 +65,6 @@ def drift_page(agent: str, drift: Drift, found: Seen, shift: Change | None) -> s
 
 def _yes(holds: bool) -> str:
     return "**yes**" if holds else "no"
-
-
-def interval_text(interval: dict[str, Any]) -> str:
-    """An interval as it was before JSON: `0.31 [0.25, 0.38] (n=220)`."""
-    if not interval["n"]:
-        return "not observed"
-    return f"{interval['value']:.2f} [{interval['low']:.2f}, {interval['high']:.2f}] (n={interval['n']})"
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN or infinity; an unobserved figure becomes null."""
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        return None
-    return value
 
 
 def stage_page(stage: str, version: str, result: dict[str, Any], at: str) -> str:

@@ -57,7 +57,7 @@ def take(config: Settings, agent: str) -> Snapshot:
         folder = root / agent / "trajectories"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        counts = _write(config, agent, folder)
+        counts = write(config, agent, folder)
         from dvc.repo import Repo
 
         with Repo(str(root)) as repo:
@@ -153,7 +153,7 @@ def writer_lock(root: Path) -> Iterator[None]:
         yield
 
 
-def _write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
+def write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
     reader = open_reader(config)
     tools = CaseReader(reader, agent)
     (folder / _REWARD_RULE).write_bytes(rewards.encode(rewards.rule_of(config, agent)))

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
 from evaluators.cases import Case
+from evaluators.rewards import Signal
 
 _JUDGES = frozenset({"llm_judge", "reward_model"})
 _OUTCOMES = frozenset({"environment", "code", "human", "end_user"})
@@ -32,8 +32,6 @@ _TELLS = 0.6
 class Disbelief(msgspec.Struct, frozen=True):
     judge: str
     why: tuple[str, ...]
-    left_out: int
-    """Decisions that nobody else had judged."""
 
 
 class _Score(msgspec.Struct, frozen=True):
@@ -42,25 +40,30 @@ class _Score(msgspec.Struct, frozen=True):
     outcome: float | None
 
 
-def believable(cases: Sequence[Case], alpha: float) -> tuple[list[Case], Disbelief | None]:
-    """The cases whose reward can be believed, and which judge can't be.
-
-    A case that was also judged by its outcome is kept with that; one that only the judge had judged is left out.
-    """
+def doubted(cases: Sequence[Case], alpha: float) -> Disbelief | None:
+    """The judge whose scores can't be believed, if there is one. Several versions tell more than one."""
     for judge, scores in sorted(_scores(cases).items()):
         why = _doubts(scores, alpha)
-        if not why:
-            continue
-        kept = []
-        for case in cases:
-            mine = [s for s in _signals(case) if _name(s) == judge]
-            outcome = _outcome(case)
-            if case.reward is None or not mine:
-                kept.append(case)
-            elif outcome is not None:
-                kept.append(msgspec.structs.replace(case, reward=outcome))
-        return kept, Disbelief(judge, tuple(why), len(cases) - len(kept))
-    return list(cases), None
+        if why:
+            return Disbelief(judge, tuple(why))
+    return None
+
+
+def believed(cases: Sequence[Case], disbelief: Disbelief | None) -> list[Case]:
+    """The cases whose reward can be believed.
+
+    A case that was also judged by its outcome is kept with that; one that only the doubted judge had judged goes.
+    """
+    if disbelief is None:
+        return list(cases)
+    kept = []
+    for case in cases:
+        outcome = _outcome(case)
+        if case.reward is None or all(_name(s) != disbelief.judge for s in case.signals):
+            kept.append(case)
+        elif outcome is not None:
+            kept.append(msgspec.structs.replace(case, reward=outcome))
+    return kept
 
 
 def _doubts(scores: Sequence[_Score], alpha: float) -> list[str]:
@@ -107,7 +110,7 @@ def _within_outcomes(known: Sequence[_Score]) -> list[_Score]:
 def _scores(cases: Sequence[Case]) -> dict[str, list[_Score]]:
     scores: dict[str, list[_Score]] = defaultdict(list)
     for case in cases:
-        for signal in _signals(case):
+        for signal in case.signals:
             if signal.source in _JUDGES and signal.value is not None:
                 scores[_name(signal)].append(_Score(signal.value, _length(case), _outcome(case)))
     return scores
@@ -115,7 +118,7 @@ def _scores(cases: Sequence[Case]) -> dict[str, list[_Score]]:
 
 def _outcome(case: Case) -> float | None:
     """The last verdict on the work by somebody other than a judge."""
-    said = [s for s in _signals(case) if s.source in _OUTCOMES and s.value is not None and not s.ignored]
+    said = [s for s in case.signals if s.source in _OUTCOMES and s.value is not None and not s.ignored]
     return said[-1].value if said else None
 
 
@@ -125,9 +128,5 @@ def _length(case: Case) -> int:
     return len(last or case.action.text)
 
 
-def _signals(case: Case) -> Sequence[Any]:
-    return getattr(case, "signals", ())
-
-
-def _name(signal: Any) -> str:
+def _name(signal: Signal) -> str:
     return str(signal.key)

@@ -63,9 +63,10 @@ def groups(
             found_groups.append(Group(key, tuple(members), exposed, adjusted[key], real=True))
         else:
             rest.append((key, members))
-    if _many_tools([g for g in found_groups if g.symptom.about_ability], outcomes):
-        rest += [(g.symptom, list(g.members)) for g in found_groups if g.symptom.about_ability]
-        found_groups = [g for g in found_groups if not g.symptom.about_ability]
+    unable = [g for g in found_groups if g.symptom.about_ability and not g.symptom.rejected]
+    if _many_tools(unable, outcomes):
+        rest += [(g.symptom, list(g.members)) for g in unable]
+        found_groups = [g for g in found_groups if g not in unable]
     able = [(key, members) for key, members in rest if key.about_ability]
     broad = _broad([o for _, members in able for o in members], outcomes, tolerated, alpha)
     if broad is not None:
@@ -78,9 +79,12 @@ def groups(
 
 
 def _key(found: Symptom) -> Symptom:
-    """What failures of one group share: refusals are one group whatever was refused, rejections one for each error."""
+    """What failures of one group share: refusals are one group whatever was refused, and so are calls that tools reject
+    for the same argument, whichever tool; rejections nobody showed the right call for, one for each error."""
     if found.kind == "refused":
         return Symptom("refused", "")
+    if found.kind == "arguments" and found.rejected:
+        return msgspec.structs.replace(found, tool="")
     return found if found.kind == "rejected call" else msgspec.structs.replace(found, error_class="")
 
 
@@ -109,6 +113,9 @@ def _exposure(key: Symptom, members: Sequence[Outcome]) -> Callable[[Outcome], b
         return lambda o: o.case.event_id in mine or (o.case.tenant in tenants and words <= _words(o.case.request))
     if key.kind in ("rejected call", "needless call"):
         return lambda o: o.case.event_id in mine or any(c.name == key.tool for c in o.done)
+    if key.kind == "arguments" and not key.tool:
+        tools = {o.tool for o in members}
+        return lambda o: o.tool in tools
     subjects = {o.subject for o in members} if key.kind in ("missing steps", "refused") else None
     if subjects is not None:
         return lambda o: o.subject in subjects or (key.kind == "missing steps" and o.tool == key.tool)

@@ -10,7 +10,7 @@ import msgspec
 
 from evaluators.cases import Case
 from evaluators.corrections import EstablishedFact, outdated
-from evaluators.diagnosis.belief import Disbelief, believable
+from evaluators.diagnosis.belief import Disbelief, believed, doubted
 from evaluators.diagnosis.clusters import Group, groups
 from evaluators.diagnosis.mix import Change, change
 from evaluators.diagnosis.outcomes import Outcome, outcomes_of, read_only
@@ -78,6 +78,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The newer half of the work against the older: what changed within kinds of work, and what the mix changed."""
     disbelief: Disbelief | None = None
     """Why rewards of some judge were left out."""
+    left_out: int = 0
+    """Decisions that only that judge had judged."""
 
     def share(self, surface: Surface) -> float:
         """Share of the failures that clusters of this surface hold."""
@@ -106,12 +108,13 @@ def diagnose(
         tolerated: share of failures that calls for nothing (1 - the target of success).
         look_ups: tools known to change nothing, besides those whose records say so.
     """
-    kept, disbelief = believable(cases, alpha)
+    disbelief = doubted([*before, *cases], alpha)
+    kept = believed(cases, disbelief)
     idle = read_only(kept) | frozenset(look_ups)
     outcomes = outcomes_of([c for c in kept if not outdated(c, facts)], idle)
     failures = sum(o.failed for o in outcomes)
     clusters = [_cluster(g, outcomes, alpha) for g in groups(outcomes, facts, tolerated, alpha)]
-    earlier = outcomes_of(believable(before, alpha)[0], idle)
+    earlier = outcomes_of(believed(before, disbelief), idle)
     regression = _regression(outcomes, earlier, alpha)
     if regression is not None:
         clusters.insert(0, _since(regression, outcomes, alpha))
@@ -123,6 +126,7 @@ def diagnose(
         regression=regression,
         shift=change(outcomes[half:], outcomes[:half], alpha) if half else None,
         disbelief=disbelief,
+        left_out=len(cases) - len(kept),
     )
 
 
@@ -198,7 +202,8 @@ def _name(group: Group) -> str:
         case "no call":
             return f"{tool} not called"
         case "arguments":
-            return f"{tool}: wrong {detail or 'arguments'}"
+            tools = tool or ", ".join(sorted({o.tool for o in group.members}))
+            return f"{tools}: wrong {detail or 'arguments'}"
         case "rejected call":
             return f"{tool} rejects its arguments ({group.symptom.error_class})"
         case "missing steps":

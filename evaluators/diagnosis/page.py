@@ -33,7 +33,7 @@ def _remarks(found: Diagnosis) -> list[str]:
     if found.disbelief is not None:
         doubted = found.disbelief
         lines += ["", f"**Rewards of {doubted.judge} are not believed**: {'; '.join(doubted.why)}. "
-                      f"{doubted.left_out} decisions nobody else had judged are left out."]  # fmt: skip
+                      f"{found.left_out} decisions nobody else had judged are left out."]  # fmt: skip
     if found.shift is not None:
         within, mix = found.shift.within, found.shift.mix
         lines += ["", f"The newer half against the older: {within} within kinds of work, {mix:+.2f} by another mix."]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from evaluators.diagnosis.clusters import Group
-from evaluators.diagnosis.outcomes import Outcome, performed
+from evaluators.diagnosis.outcomes import Outcome
 from evaluators.diagnosis.symptoms import Kind, last_rejection, wrong_arguments
 
 Surface = Literal["memory", "skill", "harness", "tools", "policy", "rollback", "no-op"]
@@ -69,13 +69,13 @@ def _no_call(group: Group, outcomes: Sequence[Outcome]) -> Suggestion:
 
 
 def _arguments(group: Group, outcomes: Sequence[Outcome]) -> Suggestion:
-    tool, argument = group.symptom.tool, group.symptom.detail
+    tools, argument = sorted({o.tool for o in group.members}), group.symptom.detail
     rejected = [r for o in group.members if (r := last_rejection(o.case)) is not None]
     pairs = [pair for o in group.members for pair in _differing(o, argument)]
-    others = [_shape(v) for o in outcomes if not o.failed for v in _values(o, tool, argument)]
+    others = [_shape(v) for o in outcomes if not o.failed for v in _values(o, tools, argument)]
     right = Counter([_shape(value) for _, value in pairs] + others)
     misformed = [given for given, _ in pairs if _shape(given) not in right]
-    evidence = [f"{tool}({argument}) is wrong in {len(group.members)} of {group.exposed}"]
+    evidence = [f"{argument} of {', '.join(tools)} is wrong in {len(group.members)} of {group.exposed}"]
     if pairs:
         given, wanted = pairs[-1]
         evidence.append(f"for example {given!r} instead of {wanted!r}")
@@ -157,8 +157,8 @@ def _differing(outcome: Outcome, argument: str) -> list[tuple[Any, Any]]:
     return found
 
 
-def _values(outcome: Outcome, tool: str, argument: str) -> list[Any]:
-    calls = [c for c in performed(outcome.case) if c.name == tool and c.arguments]
+def _values(outcome: Outcome, tools: Sequence[str], argument: str) -> list[Any]:
+    calls = [c for c in outcome.done if c.name in tools and c.arguments]
     return [c.arguments[argument] for c in calls if c.arguments and argument in c.arguments]
 
 

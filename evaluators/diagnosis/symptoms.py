@@ -44,6 +44,11 @@ class Symptom(msgspec.Struct, frozen=True):
     error_class: str = ""
 
     @property
+    def rejected(self) -> bool:
+        """Did a tool say itself that it does not take this?"""
+        return bool(self.error_class) and self.error_class != "malformed"
+
+    @property
     def about_ability(self) -> bool:
         """May it come from what the model can do, rather than from what it was told?"""
         return self.kind not in ("missing fact", "refused", "unexplained")

@@ -1,12 +1,15 @@
-"""`evoplane monitor`, `evoplane evolve`: ask the control plane to look, or to act."""
+"""`evoplane monitor`, `evoplane diagnose`, `evoplane evolve`: ask the control plane to look, or to act."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json as jsonlib
+import subprocess
+import sys
+from typing import Annotated, Any
 
 import typer
 
-from evoplane.cli.output import Json, show
+from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
 from registry import control, prefect_runs, tenants
 
@@ -23,16 +26,56 @@ def monitor(agent: Agent, json: Json = False) -> None:
     _emit("evoplane.monitor.requested", agent, {}, json)
 
 
+def diagnose(agent: Agent, json: Json = False) -> None:
+    """Why the agent fails: clusters of failures, how common each is, and the surface each suggests with its evidence.
+
+    Reads the log as it is now; nothing is changed.
+
+    Example: evoplane diagnose --agent support
+    """
+    found = _look("diagnose", agent)
+    if json:
+        print_json(found)
+    else:
+        out.print(found["page"], markup=False, highlight=False)
+
+
 def evolve(
     agent: Agent,
     reason: Annotated[str, typer.Option(help="Why; kept with the decision.")] = "asked by an operator",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Decide, print the decision, and stop before anything is delivered.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start an evolution without waiting for an alert; all gates apply.
 
+    A dry run does its work in this terminal: candidates are made, trained and replayed, but nothing is registered,
+    recorded or left loaded.
+
     Example: evoplane evolve --agent support --reason "new product line"
     """
-    _emit("evoplane.agent.degraded", agent, {"reason": reason, "evidence": {}}, json)
+    if not dry_run:
+        _emit("evoplane.agent.degraded", agent, {"reason": reason, "evidence": {}}, json)
+        return
+    found = _look("evolve", agent, "--reason", reason)
+    if json:
+        print_json(found)
+        return
+    out.print(f"[bold]{found['state']}[/bold]: {found['message']}", highlight=False)
+    out.print(found["pages"].get("decision") or "", markup=False, highlight=False)
+
+
+def _look(what: str, agent: str, *more: str) -> dict[str, Any]:
+    """Run `flows.dry_run` in a process of its own, as flows are; its progress is shown as it comes."""
+    tenants.get_agent(control.connect(settings().control_db), agent)
+    command = [sys.executable, "-m", "flows.dry_run", what, "--agent", agent, *more]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        err.print(f"{what} of {agent!r} failed", style="red")
+        raise typer.Exit(1)
+    found: dict[str, Any] = jsonlib.loads(done.stdout)
+    return found
 
 
 def _emit(event: str, agent: str, payload: dict[str, object], json: bool) -> None:

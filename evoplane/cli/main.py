@@ -57,7 +57,7 @@ app.add_typer(atdp.app, name="atdp")
 app.add_typer(bench.app, name="bench")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(stack.up, stack.down, stack.status, stack.doctor, stack.serve),
-    *(loop.monitor, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
+    *(loop.monitor, loop.diagnose, loop.evolve, delivery.deliver, delivery.promote, delivery.rollback),
     *(learning.snapshot, learning.train, replay, feedback, demo),
     *(lineage.lineage, lineage.impact, backup.backup, backup.restore),
     *(watching.stats, watching.drift_),

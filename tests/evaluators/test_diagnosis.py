@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from evaluators import corrections
@@ -60,6 +61,15 @@ def test_values_of_a_form_the_tool_rejects_suggest_its_schema(case, demonstrated
     found = first([*fine(case), *wrong])
     assert (found.name, found.surface, found.argument) == ("start_return: wrong reason", "tools", "reason")
     assert any(REJECTED in line for line in found.why)
+
+
+def test_an_argument_that_several_tools_reject_is_one_cluster_and_no_lack_of_ability(case, demonstrated):
+    said = Step("tool_call", "x", {"order_id": "A10"}, "error", "invalid_arguments", "error: it looks like ORD-A1", "t")
+    bad = [c for t in TOOLS for c in failing(case, 12, demonstrated(t, order_id="ORD-A10"),
+           calls=[(t, {"order_id": "A10"})], steps=(msgspec.structs.replace(said, name=t),))]  # fmt: skip
+    found = first([*(case(reward=1.0, text="12 months", tenant=TENANTS[i % 3]) for i in range(80)), *bad])
+    assert found.surface == "tools" and found.argument == "order_id" and len(found.events) == 48
+    assert found.kinds == tuple(sorted(TOOLS))
 
 
 def test_values_of_a_form_no_right_value_has_suggest_the_schema_and_wrong_content_the_model(case, demonstrated):

@@ -1,8 +1,11 @@
 from random import Random
 
+import msgspec
+
 from evaluators import replay
 from evaluators.cases import Action, Call
-from evaluators.decision import NO_OP, Evaluated, decide
+from evaluators.decision import NO_OP, Evaluated, decide, simultaneous_alpha
+from evaluators.intervals import wilson
 from evaluators.statistics import summarise
 
 
@@ -116,3 +119,45 @@ def test_few_outcomes_are_not_enough_data_and_bad_ones_are_degraded(case):
     assert summarise([case() for _ in range(40)], target=0.9, min_outcomes=40).state == "degraded"
     good = [case(reward=1.0) for _ in range(38)] + [case(), case()]
     assert summarise(good, target=0.9, min_outcomes=40).state == "healthy"
+
+
+def test_bounds_that_hold_for_all_candidates_at_once_decide(case):
+    """Good enough alone, not good enough as the best of ten."""
+    found = replayed(case, fixed=7, failures=20)
+    alone = Evaluated("memory", "memory", 0.0, found)
+    strict = replay.stratified(*(wilson(k, n, simultaneous_alpha(0.05, 10)) for k, n in ((7, 20), (0, 20), (20, 40))))
+    assert decide([alone], max_regression=0.1).chosen == "memory"
+    best_of_ten = Evaluated("memory", "memory", 0.0, found, simultaneous=strict)
+    row = decide([best_of_ten], max_regression=0.1).ranking
+    assert strict.low < found.improvement.low and row[0].name in ("memory", NO_OP)
+    assert simultaneous_alpha(0.05, 10) == 0.005 and simultaneous_alpha(0.05, 0) == 0.05
+
+
+def test_risk_is_charged_like_cost(case):
+    candidate = Evaluated("policy", "policy", 0.02, replayed(case, fixed=18, failures=20), risk=0.5)
+    assert decide([candidate], max_regression=0.1).chosen == NO_OP
+
+
+def test_what_used_to_work_and_a_changes_own_tests_outweigh_any_gain(case):
+    gain = replayed(case, fixed=19, failures=20)
+    forgets = Evaluated("p", "policy", 0.0, gain, probes_lost=wilson(8, 16))
+    fails = Evaluated("s", "skill", 0.0, gain, tests=8, failed_tests=("ev_1", "ev_2", "ev_3"))
+    slips = Evaluated("t", "skill", 0.0, gain, tests=8, failed_tests=("ev_1",))
+    assert decide([slips], max_regression=0.1).chosen == "t"
+    decision = decide([forgets, fails], max_regression=0.1)
+    assert decision.chosen == NO_OP
+    assert {r.verdict for r in decision.ranking if r.name != NO_OP} == {"refused"}
+    assert "used to work" in " ".join(r.why for r in decision.ranking)
+
+
+def test_doing_more_that_must_not_be_done_outweighs_any_gain(case):
+    gain = replayed(case, fixed=19, failures=20)
+    pairs = [replay.SafetyPair(f"c{i}", (), ("protected tool wire_money",) if i < 4 else ()) for i in range(20)]
+    unsafe = msgspec.structs.replace(gain, safety=replay.safety(pairs))
+    decision = decide([Evaluated("p", "policy", 0.0, unsafe)], max_regression=0.1)
+    assert decision.chosen == NO_OP and "wire_money" in decision.ranking[-1].why
+
+
+def test_doubts_are_told_with_the_no_op():
+    decision = decide([], max_regression=0.1, doubts=["rewards of gpt are not believed"])
+    assert decision.ranking[0].why.endswith("rewards of gpt are not believed")
