@@ -66,7 +66,9 @@ def live(scenario: Scenario, seed: int, server: ModelServer, folder: Path) -> En
     world = scenario.world(rng)
     var = Path(tempfile.mkdtemp(dir=folder))
     try:
-        config = Settings.model_validate({"paths": {"var": str(var)}, "worker": {"vllm_port": server.port}, "evolve": {"replay_cases": 240}})
+        config = Settings.model_validate(
+            {"paths": {"var": str(var)}, "worker": {"vllm_port": server.port}, "evolve": {"replay_cases": 240}}
+        )
         model = Model(dict(world.weights), world.office.procedures, wordy=world.wordy, seed=seed)
         server.model = model
         alarm = asyncio.run(_serve(config, world, seed))
