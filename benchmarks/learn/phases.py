@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from benchmarks.learn.school import FAMILIES, School, shuffled, timed
 from examples.calculator.tasks import tasks
@@ -13,6 +17,10 @@ from services.worker.adapters import average
 _GOAL = 0.8
 _START = (0.2, 0.5)
 _ETAS = (0, 2, 8)
+_LADDER = "ladder.json"
+
+Rung = tuple[training.Trained | None, float]
+"""An adapter (None: the base model) and its success on held-out tasks."""
 
 
 class Phases:
@@ -20,7 +28,8 @@ class Phases:
 
     def __init__(self, school: School) -> None:
         self._school = school
-        self._ladder: list[tuple[training.Trained | None, float]] | None = None
+        self._ladder: list[Rung] | None = None
+        self._kept = school.folder.parent / "ladder"
 
     def lift(self) -> dict[str, Any]:
         """From the base model: imitation until half the tasks are solved, then on-policy until the goal is passed."""
@@ -114,8 +123,10 @@ class Phases:
             "average_lost": mean["lost"],
         }
 
-    def ladder(self) -> list[tuple[training.Trained | None, float]]:
+    def ladder(self) -> list[Rung]:
         """The base model, then after every step of imitation: the adapter and its success on held-out tasks."""
+        if self._ladder is None and (self._kept / _LADDER).exists():
+            self._ladder = self._remembered()
         if self._ladder is None:
             school, agent = self._school, "imitator"
             school.start(agent, None)
@@ -124,9 +135,27 @@ class Phases:
                 adapter = school.imitate(agent, len(self._ladder), self._ladder[-1][0])
                 school.serve(agent, adapter)
                 self._ladder.append((adapter, school.measure(agent, FAMILIES)))
+            self._remember(self._ladder)
         return self._ladder
 
-    def _weak(self) -> tuple[training.Trained | None, float]:
+    def _remember(self, ladder: list[Rung]) -> None:
+        """Keep the adapters for a run that goes on after an interruption."""
+        shutil.rmtree(self._kept, ignore_errors=True)
+        self._kept.mkdir(parents=True)
+        for adapter, _ in ladder:
+            if adapter is not None:
+                shutil.copytree(self._school.stack.config.var / adapter.path, self._kept / Path(adapter.path).name)
+        (self._kept / _LADDER).write_bytes(msgspec.json.encode(ladder))
+
+    def _remembered(self) -> list[Rung]:
+        ladder = msgspec.json.decode((self._kept / _LADDER).read_bytes(), type=list[Rung])
+        for adapter, _ in ladder:
+            if adapter is not None:
+                there = self._school.stack.config.var / adapter.path
+                shutil.copytree(self._kept / there.name, there, dirs_exist_ok=True)
+        return ladder
+
+    def _weak(self) -> Rung:
         """The rung between 20 and 50%, or the one nearest to the middle of that."""
         middle = sum(_START) / 2
         return min(self.ladder(), key=lambda rung: abs(rung[1] - middle))

@@ -102,7 +102,10 @@ def learn(
     from benchmarks.learn.run import run  # only in the repository, and heavy
 
     say = lambda line: err.print(line, style="dim", highlight=False)  # noqa: E731
-    found = run(settings().var, seeds=range(1, seeds + 1), only=only or [], quick=quick, fresh=fresh, say=say)
+    try:
+        found = run(settings().var, seeds=range(1, seeds + 1), only=only or [], quick=quick, fresh=fresh, say=say)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     show(found, json)
 
 
