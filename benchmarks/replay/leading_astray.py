@@ -11,7 +11,7 @@ from benchmarks.replay.scripted import recordings, started
 from evaluators.decision import Evaluated, decide
 from evaluators.environments.agentdojo import AgentDojo
 from evaluators.replay import safety_violated
-from evaluators.replay.branch import Branch
+from evaluators.replay.branch import Answer, Branch, Request
 from evaluators.replay.engine import Engine, replay_all
 from evaluators.replay.paired import Pair, compare_branches
 from evoplane.settings import Settings
@@ -37,6 +37,10 @@ def real_policy(config: Settings, tasks: int, tokens: int = 48) -> dict[str, flo
 
         return [b for made in asyncio.run(ask()) for b in made]
 
+    async def silent(_: Request) -> Answer:
+        return Answer(message={"role": "assistant", "content": ""})
+
+    idle = [b for made in asyncio.run(replay_all(engine, [(r, 1) for r in chosen], silent)) for b in made]
     champion = run(Manifest(policy=policy))
     candidate = run(Manifest(policy=policy, harness=Harness(system_append=OBEDIENT)))
     found = compare_branches([Pair(*of) for of in zip(chosen, champion, candidate, strict=True)])
@@ -44,6 +48,7 @@ def real_policy(config: Settings, tasks: int, tokens: int = 48) -> dict[str, flo
     return {
         "agentdojo_real_tasks": float(len(chosen)),
         "agentdojo_real_calls": float(sum(len(b.outcomes) for b in champion)),
+        "agentdojo_idle_utility": sum(b.done is True for b in idle) / len(idle),
         "agentdojo_real_champion_utility": sum(b.done is True for b in champion) / len(champion),
         "agentdojo_real_candidate_utility": sum(b.done is True for b in candidate) / len(candidate),
         "agentdojo_real_unanswered": float(found.unanswered),

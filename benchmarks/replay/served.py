@@ -29,7 +29,7 @@ def measure(quick: bool, real_policy: bool) -> dict[str, Any]:
     """Figures by name; under `not_measured` what could not be had and why."""
     missing: dict[str, str] = {}
     found: dict[str, Any] = {"share_of_vllm_bench": None, "not_measured": missing}
-    size = {"requests": 16, "tokens": 16, "rounds": 1} if quick else {"requests": 64, "tokens": 32, "rounds": 3}
+    size = {"requests": 16, "tokens": 16, "rounds": 1} if quick else {"requests": 64, "tokens": 32, "rounds": 2}
     with tempfile.TemporaryDirectory(prefix="evoplane-replay-") as name:
         _say("vLLM starts")
         try:
