@@ -77,7 +77,7 @@ def outcome_of(session: Sequence[Case], judged: Case, breach: str = "") -> Outco
 
 def breach_of(case: Case, names: Collection[str]) -> str:
     """A signal, or an irreversible thing a guardrail let through, that is named as a breach of safety; in words."""
-    for signal in getattr(case, "signals", ()):
+    for signal in case.signals:
         if signal.name in names and (signal.value is None or signal.value < 0.5):
             return f"signal {signal.name} on {case.event_id}"
     for step in case.steps:

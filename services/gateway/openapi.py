@@ -60,6 +60,8 @@ ENDPOINTS = (
              ((202, "Durable: ids, and whether each target is known yet."),)),
     Endpoint("post", "/v1/feedback/webhooks/{source}", "A signed message of a system in `[webhooks.…]`", "",
              answers=((202, "Durable."), (401, "The signature is wrong."))),
+    Endpoint("post", "/v1/approvals/mlflow", "MLflow's webhook: a person tagged a model version", "",
+             answers=((202, "What came of it."), (401, "The signature is wrong."))),
     Endpoint("post", "/v1/events", "Steps that no model call shows: one or a list", "feedback", Reported, True,
              ((202, "Durable: the events' ids."),)),
     Endpoint("post", "/v1/sessions/{session_id}/end", "Close a session's trajectory", "feedback",
