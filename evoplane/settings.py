@@ -403,6 +403,14 @@ class Judge(_Section):
     timeout_s: float = Field(120, gt=0, description="longest wait for one answer")
 
 
+class Otlp(_Section):
+    """Traces out."""
+
+    url: str = Field("", description="OTLP over HTTP endpoint of a collector, with its path; empty: nothing is sent")
+    headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    timeout_s: float = Field(10, gt=0, description="how long one request may take")
+
+
 class Settings(_Section):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
@@ -413,6 +421,7 @@ class Settings(_Section):
     mlflow: Mlflow = Mlflow()
     evidently: Evidently = Evidently()
     console: Console = Console()
+    otlp: Otlp = Otlp()
     monitor: Monitor = Monitor()
     evolve: Evolve = Evolve()
     surfaces: Surfaces = Surfaces()

@@ -30,6 +30,7 @@ from flows import (
     alert_hooks,
     environment,  # noqa: F401  (before prefect)
     reports,
+    tracing,
 )
 from flows.outcomes import newly_judged
 from registry import alerts, approvals, control, pointers, prefect_runs
@@ -87,6 +88,7 @@ def look(agent: str) -> tuple[str, str]:
         statistics = statistics_of(config, connection, agent, reader, mine, cases, found)
         drift, shift = look_for_drift(agent, window)
         publish_statistics(agent, champion, statistics, drift, found, shift)
+        tracing.to_mlflow(config, reader, agent, window)
         state.seen = seen
         evidence = {
             "statistics": msgspec.to_builtins(statistics),
@@ -216,7 +218,12 @@ def report_shift(
 def sent(config: Settings) -> list[str]:
     """Webhooks that wait are tried; what a person should know of it."""
     report = alert_hooks.send(config)
-    return [*(f"told {hook}" for hook in report.sent), *(f"NOT told {why}" for why in report.failed)]
+    traces = tracing.to_collector(config)
+    return [
+        *(f"told {hook}" for hook in report.sent),
+        *(f"NOT told {why}" for why in report.failed),
+        *([traces] if traces else []),
+    ]
 
 
 def held_back(

@@ -24,12 +24,31 @@ def client(config: Settings) -> MlflowClient:
 def start_run(config: Settings, agent: str, name: str, params: Mapping[str, Any]) -> str:
     """Open a run in the agent's experiment; returns its id."""
     mlflow = client(config)
-    found = mlflow.get_experiment_by_name(agent)
-    experiment = found.experiment_id if found else mlflow.create_experiment(agent)
-    run_id: str = mlflow.create_run(experiment, run_name=name, tags={"evoplane.agent": agent}).info.run_id
+    run_id: str = mlflow.create_run(
+        experiment(config, agent), run_name=name, tags={"evoplane.agent": agent}
+    ).info.run_id
     for key, value in params.items():
         mlflow.log_param(run_id, key, str(value)[:_MAX_PARAM_CHARS])
     return run_id
+
+
+def experiment(config: Settings, agent: str) -> str:
+    """The id of the agent's experiment, which is made if there is none."""
+    mlflow = client(config)
+    found = mlflow.get_experiment_by_name(agent)
+    return str(found.experiment_id if found else mlflow.create_experiment(agent))
+
+
+def assess(
+    config: Settings, trace_id: str, name: str, value: bool | float | str, kind: str, source: str, why: str
+) -> None:
+    """Write an assessment of a trace: what `source` (CODE, HUMAN, LLM_JUDGE) says about it."""
+    client(config)  # sets where MLflow is
+    import mlflow
+    from mlflow.entities import AssessmentSource
+
+    said = AssessmentSource(source_type=kind, source_id=source)
+    mlflow.log_feedback(trace_id=trace_id, name=name, value=value, source=said, rationale=why or None)
 
 
 def log_metrics(config: Settings, run_id: str, values: Mapping[str, float], step: int = 0) -> None:
