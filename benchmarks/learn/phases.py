@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.learn.school import FAMILIES, School, shuffled, timed
+from benchmarks.learn.school import School, shuffled, timed
 from examples.calculator.tasks import tasks
 from flows import training
 from services.worker.adapters import average
@@ -17,6 +17,8 @@ from services.worker.adapters import average
 _GOAL = 0.8
 _START = (0.2, 0.5)
 _ETAS = (0, 2, 8)
+_GLANCE = 0.5
+"""Share of the held-out tasks that a step of imitation is looked at with; figures use all."""
 _LADDER = "ladder.json"
 
 Rung = tuple[training.Trained | None, float]
@@ -34,10 +36,10 @@ class Phases:
     def lift(self) -> dict[str, Any]:
         """From the base model: imitation until half the tasks are solved, then on-policy until the goal is passed."""
         ladder, imitation_s = timed(self.ladder)
-        start, success = next((rung for rung in ladder if rung[1] >= _START[1]), ladder[-1])
+        start = next((rung for rung in ladder if rung[1] >= _START[1]), ladder[-1])[0]
         school, agent = self._school, "lift"
-        school.start(agent, start)
-        curve = [success]
+        base = self._measured("lift-base", None)
+        curve = [success := self._measured(agent, start)]
         updates: list[dict[str, Any]] = []
         chunk = max(1, school.size.updates // 5)
         began = 0.0
@@ -49,7 +51,7 @@ class Phases:
             if len(made["updates"]) < chunk:
                 break
         return {
-            "base": ladder[0][1],
+            "base": base,
             "imitated": success,
             "final": curve[-1],
             "curve": curve,
@@ -60,17 +62,14 @@ class Phases:
 
     def grpo_only(self) -> dict[str, Any]:
         """On-policy learning alone, from a policy that solves 20 to 50% of the tasks."""
-        start, success = self._weak()
-        self._school.start("grpo-only", start)
+        success = self._measured("grpo-only", self._weak())
         made = self._school.reinforce("grpo-only", self._school.size.short_updates, algorithm="grpo", staleness=0)
         final = self._school.measure("grpo-only")
         return {"start": success, "final": final, "lift": final - success, **made}
 
     def control(self) -> dict[str, Any]:
         """The same from the same start, with rewards that know nothing of the outcome."""
-        start, success = self._weak()
-        school = self._school
-        school.start("control", start)
+        school, success = self._school, self._measured("control", self._weak())
         reward = shuffled(school.seed, max(0.2, success))
         made = school.reinforce("control", school.size.short_updates, algorithm="grpo", staleness=0, reward=reward)
         final = school.measure("control")
@@ -78,11 +77,10 @@ class Phases:
 
     def staleness(self) -> dict[str, Any]:
         """The same start under different bounds of staleness: what was filtered, and where it led."""
-        start, success = self._weak()
-        table = {}
+        start, success, table = self._weak(), 0.0, {}
         for eta in _ETAS:
             agent = f"eta-{eta}"
-            self._school.start(agent, start)
+            success = self._measured(agent, start)
             began = time.monotonic()
             made = self._school.reinforce(agent, self._school.size.short_updates, staleness=eta)
             seconds = round(time.monotonic() - began, 1)
@@ -130,11 +128,11 @@ class Phases:
         if self._ladder is None:
             school, agent = self._school, "imitator"
             school.start(agent, None)
-            self._ladder = [(None, school.measure(agent))]
+            self._ladder = [(None, school.measure(agent, share=_GLANCE))]
             while self._ladder[-1][1] < _START[1] and len(self._ladder) <= school.size.imitation_steps:
                 adapter = school.imitate(agent, len(self._ladder), self._ladder[-1][0])
                 school.serve(agent, adapter)
-                self._ladder.append((adapter, school.measure(agent, FAMILIES)))
+                self._ladder.append((adapter, school.measure(agent, share=_GLANCE)))
             self._remember(self._ladder)
         return self._ladder
 
@@ -155,10 +153,15 @@ class Phases:
                 shutil.copytree(self._kept / there.name, there, dirs_exist_ok=True)
         return ladder
 
-    def _weak(self) -> Rung:
+    def _weak(self) -> training.Trained | None:
         """The rung between 20 and 50%, or the one nearest to the middle of that."""
         middle = sum(_START) / 2
-        return min(self.ladder(), key=lambda rung: abs(rung[1] - middle))
+        return min(self.ladder(), key=lambda rung: abs(rung[1] - middle))[0]
+
+    def _measured(self, agent: str, adapter: training.Trained | None) -> float:
+        """Start an agent, and its success on all held-out tasks."""
+        self._school.start(agent, adapter)
+        return self._school.measure(agent)
 
 
 PHASES = {

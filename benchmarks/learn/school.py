@@ -44,9 +44,9 @@ class Size:
     federated_rows: int
 
 
-QUICK = Size(heldout=12, demonstrations=16, imitation_steps=2, updates=2, groups=2, group_size=4, short_updates=1,
+QUICK = Size(heldout=12, demonstrations=8, imitation_steps=2, updates=2, groups=2, group_size=4, short_updates=1,
              federated_rows=12)  # fmt: skip
-FULL = Size(heldout=64, demonstrations=16, imitation_steps=8, updates=14, groups=6, group_size=8, short_updates=8,
+FULL = Size(heldout=64, demonstrations=8, imitation_steps=16, updates=14, groups=6, group_size=8, short_updates=8,
             federated_rows=48)  # fmt: skip
 
 FAMILIES = ("short", "long")
@@ -68,9 +68,9 @@ class School:
         self._url = stack.config.gateway_url
         self._model = stack.config.model.name
 
-    def measure(self, agent: str, families: tuple[str, ...] = FAMILIES) -> float:
-        """Success on held-out tasks, greedily, nothing reported."""
-        asked = tasks(self.size.heldout, 0, families, held_out=True)
+    def measure(self, agent: str, families: tuple[str, ...] = FAMILIES, share: float = 1.0) -> float:
+        """Success on (the first `share` of) the held-out tasks, greedily, nothing reported."""
+        asked = tasks(round(self.size.heldout * share), 0, families, held_out=True)
         crowd = Crowd(self._url, self.stack.key(agent, purpose="evaluate"), self._model, temperature=0.0,
                       concurrency=_CONCURRENCY, report=False)  # fmt: skip
         done = asyncio.run(crowd.work(asked))

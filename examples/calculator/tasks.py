@@ -48,7 +48,9 @@ def tasks(
     """`count` different tasks, the families in turn; held-out ones share no expression with any others."""
     found: dict[str, Task] = {}
     forbidden = set() if held_out else {t.expression for t in tasks(400, 0, tuple(FAMILIES), held_out=True)}
-    generators = [_generated(name, (_HELD_OUT_SEED if held_out else seed) + i) for i, name in enumerate(families)]
+    kinds = list(FAMILIES)
+    first = _HELD_OUT_SEED if held_out else seed
+    generators = [_generated(name, first + kinds.index(name)) for name in families]
     while len(found) < count:
         task = next(generators[len(found) % len(generators)])
         if task.expression not in forbidden:

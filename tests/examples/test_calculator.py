@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from examples.calculator.agent import Crowd
-from examples.calculator.tasks import calculate, is_right, tasks
+from examples.calculator.tasks import FAMILIES, calculate, is_right, tasks
 from tests.gateway.conftest import MODEL, Running, running, upstream  # noqa: F401  (fixtures)
 from tests.gateway.upstream import call, say
 
@@ -22,6 +22,13 @@ def test_held_out_tasks_share_no_expression_with_any_training_seed() -> None:
     assert len(held) == 64
     for seed in (1, 2, 7_919):
         assert not held & {task.expression for task in tasks(100, seed)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_held_out_of_one_family_is_held_out_of_all(family: str) -> None:
+    held = {task.expression for task in tasks(64, 0, (family,), held_out=True)}
+    assert held <= {task.expression for task in tasks(400, 0, tuple(FAMILIES), held_out=True)}
+    assert not held & {task.expression for task in tasks(300, 5, (family,))}
 
 
 def test_tasks_are_the_same_whenever_they_are_asked_for() -> None:
