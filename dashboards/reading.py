@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from evaluators.cases import Case, cases_of
+from evaluators.next_state.replies import Reply, replies_of
 from evaluators.rewards import RewardRule, rule_of
 from evoplane.settings import Settings, settings
 from services.proxy.reader import StoreReader, open_reader
@@ -73,11 +75,26 @@ def read_cases(
     reader = reader or open_reader(config)
     rule = rule or rule_of(config, agent)
     cases: list[Case] = []
+    for tenant, records in _evaluable(reader, agent, limit):
+        cases += cases_of(tenant, records, lambda context, t=tenant: reader.tools(t, context), rule=rule)  # type: ignore[misc]
+    seen = [c for c in cases if c.purpose == "serve" and c.role not in _NOBODY_SAW]
+    return sorted(seen, key=lambda c: (c.at, c.event_id))
+
+
+def read_replies(config: Settings, agent: str, limit: int) -> dict[str, list[Reply]]:
+    """What users said after answers, by tenant, in the newest `limit` trajectories of each that may be evaluated."""
+    rule = rule_of(config, agent)
+    found: dict[str, list[Reply]] = {}
+    for tenant, records in _evaluable(open_reader(config), agent, limit):
+        found.setdefault(tenant, []).extend(replies_of(records, rule))
+    return found
+
+
+def _evaluable(reader: StoreReader, agent: str, limit: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Tenants and the resolved records of trajectories that may be evaluated."""
     for tenant in reader.tenants():
         for row in reader.trajectories(tenant, agent=agent, limit=limit):
             records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
             eligibility = ((records[0] if records else {}).get("gov") or {}).get("eligibility") or {}
             if eligibility.get("evaluate") != "deny":
-                cases += cases_of(tenant, records, lambda context, t=tenant: reader.tools(t, context), rule=rule)  # type: ignore[misc]
-    seen = [c for c in cases if c.purpose == "serve" and c.role not in _NOBODY_SAW]
-    return sorted(seen, key=lambda c: (c.at, c.event_id))
+                yield tenant, records

@@ -7,14 +7,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from dashboards.reading import read_cases
+from dashboards.reading import read_cases, read_replies
 from evaluators.cases import Case
 from evaluators.credit import contribution_rows, contributions
 from evaluators.rewards import RewardRule, resolve, rule_of
 from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source_rows
 from evaluators.rewards.links import links
 from evaluators.rewards.rule import keep_calibration
-from evoplane.cli.output import Json, finite, out, print_json, show
+from evoplane.cli.output import Json, err, finite, out, print_json, show
 from evoplane.settings import Settings, settings
 from registry import control, tenants
 from registry.tenants import RegistryError
@@ -110,6 +110,38 @@ def measure(agent: Agent, limit: Limit = 5000, json: Json = False) -> None:
     keep_calibration(config, agent, measured)
     rows = [msgspec.to_builtins(each) for each in measured]
     show({"rule": rule_of(config, agent).digest, "calibrated": rows} if json else rows, json)
+
+
+@app.command("learn-replies")
+def learn_replies(
+    agent: Agent,
+    limit: Limit = 5000,
+    precision: Annotated[float, typer.Option(min=0.5, max=1, help="How often what it says must be right.")] = 0.9,
+    json: Json = False,
+) -> None:
+    """Train the classifier of users' replies on those whose answers somebody judged; `python -m flows.replies` uses it.
+
+    Example: evoplane rewards learn-replies --agent support
+    """
+    from evaluators.next_state.classifier import use
+    from evaluators.next_state.embedding import embed, embedding_name
+    from evaluators.next_state.training import TooFewLabels, train
+
+    config = settings()
+    replies = [reply for mine in read_replies(config, agent, limit).values() for reply in mine]
+    err.print(f"{len(replies)} replies, {sum(r.label is not None for r in replies)} labelled", style="dim")
+    try:
+        trained = train(replies, embed, embedding_name(), precision=precision)
+    except TooFewLabels as error:
+        raise RegistryError(f"not enough data: {error}") from error
+    use(config.var / "next_state" / agent, trained)
+    told = {"classifier": trained.digest, "confidence": trained.threshold, "labels": trained.report.labels}
+    names = ("accuracy", "spoken_accuracy", "spoken", "calibration_error")
+    measured = {name: getattr(trained.report, name) for name in names}
+    if json:
+        print_json(finite({**told, **{name: msgspec.to_builtins(value) for name, value in measured.items()}}))
+    else:
+        show({**told, **{name: str(value) for name, value in measured.items()}}, False)
 
 
 def _judged(config: Settings, agent: str, limit: int) -> tuple[RewardRule, list[Case]]:

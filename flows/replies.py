@@ -1,0 +1,51 @@
+"""replies: what users' next messages say about answers, read by the trained classifier and told as signals.
+
+    python -m flows.replies AGENT [LIMIT]
+
+The classifier is the one that `evoplane rewards learn-replies` made; it says nothing below its confidence.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dashboards.reading import read_replies
+from evaluators.next_state.classifier import Embed, in_use
+from evaluators.next_state.feedback import reply_signals
+from evaluators.rewards.posting import post
+from evoplane.settings import Settings, settings
+from flows import environment  # noqa: F401  (before prefect)
+from flows.judging import feedback_key
+
+from prefect import flow  # isort: skip
+
+
+class NotTrained(Exception):
+    """There is no classifier yet."""
+
+
+@flow(name="replies", flow_run_name="replies to {agent}", log_prints=True)
+def replies(agent: str, limit: int = 1000) -> dict[str, int]:
+    """Read the replies in the agent's newest trajectories, at most `limit` a tenant."""
+    from evaluators.next_state.embedding import embed, embedding_name
+
+    return read_agent(settings(), agent, limit, embed, embedding_name())
+
+
+def read_agent(config: Settings, agent: str, limit: int, embed: Embed, embedding: str) -> dict[str, int]:
+    """Post what the classifier says; telling it again changes nothing. Raises `NotTrained`, `NotTaken`."""
+    classifier = in_use(config.var / "next_state" / agent)
+    if classifier is None or classifier.embedding != embedding:
+        raise NotTrained(f"train one for {embedding}: evoplane rewards learn-replies --agent {agent}")
+    told = seen = 0
+    for tenant, mine in read_replies(config, agent, limit).items():
+        signals = reply_signals(mine, classifier, embed)
+        seen, told = seen + len(mine), told + len(signals)
+        if signals:
+            with feedback_key(config, tenant, agent) as key:
+                post(config.gateway_url, key, signals)
+    return {"replies": seen, "told": told}
+
+
+if __name__ == "__main__":
+    print(replies(sys.argv[1], *map(int, sys.argv[2:3])))
