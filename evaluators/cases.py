@@ -96,6 +96,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the rule that made the reward of the signals."""
     reward_source: str = ""
     reward_confidence: float | None = None
+    later_ms: float = 0.0
+    """Of the model calls that followed in the same turn."""
+    later_tokens: tuple[int, int] | None = (0, 0)
+    """Prompt and completion tokens of these; None when one did not report its usage."""
 
     @property
     def request(self) -> str:
@@ -169,6 +173,8 @@ def cases_of(
         usage = (event.get("m") or {}).get("usage") or {}
         prompt_ids = tokens.get("prompt_token_ids") or []
         completion_ids = tokens.get("completion_token_ids") or []
+        followed = {step.event_id for step in steps[event["id"]] if step.kind == "llm_call"}
+        later = [call for call in calls if call["id"] in followed] if followed else []
         incomplete = bool((event.get("ext") or {}).get("tokens_incomplete"))
         out.append(
             Case(
@@ -208,6 +214,8 @@ def cases_of(
                 reward_rule=rewards.rule,
                 reward_source=judged.source if judged else "",
                 reward_confidence=judged.confidence if judged else None,
+                later_ms=sum(float(call.get("duration_ms") or 0.0) for call in later),
+                later_tokens=_tokens(later),
             )
         )
     return out
@@ -229,6 +237,14 @@ def same_action(a: Action, b: Action) -> bool:
     if a.calls or b.calls:
         return not (a.malformed or b.malformed) and a.calls == b.calls
     return _folded(a.text) == _folded(b.text) or same_quantities(a.text, b.text)
+
+
+def _tokens(calls: Sequence[dict[str, Any]]) -> tuple[int, int] | None:
+    """Prompt and completion tokens of all of them; None when one says nothing of them."""
+    usages = [(call.get("m") or {}).get("usage") or {} for call in calls]
+    if not all(usage.get("input_tokens") for usage in usages):
+        return None
+    return sum(int(u["input_tokens"]) for u in usages), sum(int(u.get("output_tokens") or 0) for u in usages)
 
 
 def _asked(event: dict[str, Any]) -> list[dict[str, Any]]:

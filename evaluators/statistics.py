@@ -134,7 +134,7 @@ def summarise(
         latency_quantiles={
             f"p{100 * q:.0f}": clustered.quantile([c.latency_ms for c in answered], q, alpha) for q in _QUANTILES
         },
-        latency_per_success_ms=_per_success(outcomes, lambda c: c.latency_ms, alpha),
+        latency_per_success_ms=_per_success(outcomes, lambda c: c.latency_ms + c.later_ms, alpha),
         input_tokens=_tokens([c.input_tokens for c in answered], alpha),
         output_tokens=_tokens([c.output_tokens for c in answered], alpha),
         cost=_cost(outcomes, price_of, alpha),
@@ -305,13 +305,14 @@ def _cost(outcomes: Mapping[str, list[Case]], price_of: PriceOf, alpha: float) -
         return Cost(None, "no judged trajectory")
     if any(price_of(c) is None for c in members):
         return Cost(None, "the price of a model that answered is not in [prices]")
-    if any(c.status == "ok" and not c.input_tokens for c in members):
+    if any((c.status == "ok" and not c.input_tokens) or c.later_tokens is None for c in members):
         return Cost(None, "an upstream did not report its usage")
 
     def spent(case: Case) -> float:
         price = price_of(case)
-        assert price is not None
-        return (case.input_tokens * price.input_per_million + case.output_tokens * price.output_per_million) / 1e6
+        assert price is not None and case.later_tokens is not None
+        read, written = case.input_tokens + case.later_tokens[0], case.output_tokens + case.later_tokens[1]
+        return (read * price.input_per_million + written * price.output_per_million) / 1e6
 
     return Cost(_per_success(outcomes, spent, alpha))
 

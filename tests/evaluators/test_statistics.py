@@ -54,6 +54,10 @@ def test_an_unconfigured_price_or_unreported_usage_is_unknown_and_never_zero(cas
     assert known is not None and known.value == pytest.approx(200 / 1e6)
     silent = stats([*cases, case(reward=1.0, input_tokens=0)], price_of=lambda _: price)
     assert silent.cost.per_success is None and "usage" in silent.cost.why
+    turn = [case(reward=1.0, input_tokens=100, output_tokens=50, later_tokens=(300, 0)) for _ in range(6)]
+    whole = stats(turn, price_of=lambda _: price).cost.per_success
+    assert whole is not None and whole.value == pytest.approx(500 / 1e6)
+    assert stats([*turn, case(reward=1.0, later_tokens=None)], price_of=lambda _: price).cost.per_success is None
     shown = {row["statistic"]: row["value"] for row in table(silent)}
     assert shown["cost per success"] == "unknown" and shown["process reward"] == "unknown"
 
