@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Live:
     config: Settings
     connection: Any
     tenants: tuple[str, ...]
+    operators: dict[str, str] = field(default_factory=dict)
+    """Agent → the key that its route is looked at with."""
 
     @property
     def base_url(self) -> str:
@@ -62,7 +64,9 @@ class Live:
 
     def flip(self, agent: str, label: str, why: str) -> float:
         """Serve the version; gives the seconds until the gateway says that it does."""
-        headers = {"authorization": f"Bearer {self.key(agent, purpose='operate')}"}
+        if agent not in self.operators:
+            self.operators[agent] = self.key(agent, purpose="operate")
+        headers = {"authorization": f"Bearer {self.operators[agent]}"}
         began = time.monotonic()
         pointers.set_champion(self.connection, agent, label, why, "bench")
         while time.monotonic() - began < _FLIP_S:
