@@ -128,8 +128,10 @@ def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
     known = candidates.get(connection, agent, version)
     if known is not None and known.state == "withdrawn":  # this run died before, and was started again
         candidates.move(connection, agent, version, "accepted")
-    if not tenants.get_agent(connection, agent).approvers:
-        return _end(config, agent, version, "No approver", "nobody could approve a promotion", failed=True)
+    approvers, needed = set(tenants.get_agent(connection, agent).approvers), config.delivery.approvals_needed
+    if len(approvers) < needed:
+        why = f"{needed} must approve a promotion and the agent names {len(approvers)} approvers"
+        return _end(config, agent, version, "No approver", why, failed=True)
     refused = load_policy(agent, version)
     if refused:
         return _end(config, agent, version, "Not loadable", refused, failed=True)
