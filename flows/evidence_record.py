@@ -34,6 +34,7 @@ def record(
         "parent": parent,
         "snapshot": taken.id,
         "trajectories": taken.trajectories,
+        "reward_rule": taken.reward_rule,
         "data_gate": gate.summary,
         "diagnosis": finite(msgspec.to_builtins(evidence.diagnosis)),
         "chosen": decision.chosen,

@@ -45,6 +45,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     path: str
     trajectories: int
     tenants: tuple[str, ...]
+    reward_rule: str = ""
+    """Digest of the rule its rewards are made by."""
 
 
 def take(config: Settings, agent: str) -> Snapshot:
@@ -69,7 +71,8 @@ def take(config: Settings, agent: str) -> Snapshot:
         history = root / agent / "history"
         history.mkdir(exist_ok=True)
         shutil.copy(root / agent / "trajectories.dvc", history / f"{id}.yaml")
-    return Snapshot(id, str(folder), sum(counts.values()), tuple(sorted(counts)))
+    rule = rewards.decode((folder / _REWARD_RULE).read_bytes())
+    return Snapshot(id, str(folder), sum(counts.values()), tuple(sorted(counts)), rule.digest)
 
 
 class Entry(msgspec.Struct, frozen=True):
