@@ -16,6 +16,8 @@ from services.worker.adapters import average
 
 _GOAL = 0.8
 _START = (0.2, 0.5)
+_ENOUGH = 0.35
+"""Success after which imitation stops. It shows the first step only; what to make of the tool's result is left to RL."""
 _ETAS = (0, 2, 8)
 _GLANCE = 0.5
 """Share of the held-out tasks that a step of imitation is looked at with; figures use all."""
@@ -34,9 +36,9 @@ class Phases:
         self._kept = school.folder.parent / "ladder"
 
     def lift(self) -> dict[str, Any]:
-        """From the base model: imitation until half the tasks are solved, then on-policy until the goal is passed."""
+        """From the base model: imitation until a third is solved, then on-policy until the goal is passed."""
         ladder, imitation_s = timed(self.ladder)
-        start = next((rung for rung in ladder if rung[1] >= _START[1]), ladder[-1])[0]
+        start = max(ladder, key=lambda rung: rung[1])[0]
         school, agent = self._school, "lift"
         base = self._measured("lift-base", None)
         curve = [success := self._measured(agent, start)]
@@ -129,7 +131,7 @@ class Phases:
             school, agent = self._school, "imitator"
             school.start(agent, None)
             self._ladder = [(None, school.measure(agent, share=_GLANCE))]
-            while self._ladder[-1][1] < _START[1] and len(self._ladder) <= school.size.imitation_steps:
+            while self._ladder[-1][1] < _ENOUGH and len(self._ladder) <= school.size.imitation_steps:
                 adapter = school.imitate(agent, len(self._ladder), self._ladder[-1][0])
                 school.serve(agent, adapter)
                 self._ladder.append((adapter, school.measure(agent, share=_GLANCE)))
