@@ -17,7 +17,7 @@ from services.worker.adapters import average
 _GOAL = 0.8
 _START = (0.2, 0.5)
 _ENOUGH = 0.35
-"""Success after which imitation stops. It shows the first step only; what to make of the tool's result is left to RL."""
+"""Success after which imitation stops. It shows the first step only; RL must find what to make of the result."""
 _ETAS = (0, 2, 8)
 _GLANCE = 0.5
 """Share of the held-out tasks that a step of imitation is looked at with; figures use all."""
