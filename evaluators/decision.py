@@ -11,11 +11,12 @@ wins ties.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from evaluators.gates import Gate, refusals
 from evaluators.intervals import Interval, wilson
 from evaluators.replay import Replay, safety_violated
 
@@ -72,13 +73,19 @@ def simultaneous_alpha(alpha: float, compared: int) -> float:
     return alpha / max(1, compared)
 
 
-def decide(candidates: Sequence[Evaluated], *, max_regression: float, doubts: Sequence[str] = ()) -> Decision:
-    """Choose among the candidates and no-op; every loser is kept with its reason.
+def decide(
+    candidates: Sequence[Evaluated],
+    *,
+    max_regression: float,
+    doubts: Sequence[str] = (),
+    gates: Mapping[str, Gate] | None = None,
+) -> Decision:
+    """Choose among the candidates and no-op; every loser is kept with its reason. `gates` are a deployment's own.
 
     `doubts` are reasons to do nothing that no candidate knows of: rewards that are not believed, failures nobody
     explained. They are told with the no-op.
     """
-    scored = [(c, _score(c), _violations(c, max_regression)) for c in candidates]
+    scored = [(c, _score(c), _violations(c, max_regression) + refusals(c, gates or {})) for c in candidates]
     admissible = [(c, s) for c, s, broken in scored if not broken and s > 0]
     winner = max(admissible, key=lambda pair: pair[1])[0] if admissible else None
     best = _score(winner) if winner else 0.0

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from atdp.ids import new_id
 from dashboards.reading import served
-from evaluators import corrections, dataset, diagnosis, quality, replay
+from evaluators import corrections, dataset, diagnosis, gates, quality, replay
 from evaluators.cases import Action, Case
 from evaluators.decision import NO_OP, Evaluated, decide, simultaneous_alpha
 from evaluators.diagnosis.belief import believed
@@ -106,7 +106,12 @@ def _run(config: Settings, connection: sqlite3.Connection, agent: str, reason: s
     population = comparable(found, proposals)
     evaluated, made = evaluate(config, found, proposals, population, work)
     evaluated += [Evaluated(p.name, p.surface, p.cost, None, why, risk=p.risk_penalty) for p, why in skipped]
-    decision = decide(evaluated, max_regression=config.evolve.max_regression, doubts=doubts(found.diagnosis))
+    decision = decide(
+        evaluated,
+        max_regression=config.evolve.max_regression,
+        doubts=doubts(found.diagnosis),
+        gates=gates.installed(),
+    )
     id = new_id("dec")
     record = evidence_record.record(reason, champion.version, taken, gate, found, proposals, skipped, evaluated,
                                     made, decision)  # fmt: skip

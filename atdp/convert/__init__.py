@@ -10,6 +10,7 @@ Pure: bytes in, drafts out, and back. Storing drafts is the data proxy's work (`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import entry_points
 
 import orjson
 
@@ -44,6 +45,7 @@ __all__ = [
     "Source",
     "Written",
     "detect",
+    "formats",
     "get",
 ]
 
@@ -55,14 +57,23 @@ FORMATS: dict[str, Format] = {
         TensorZero(), GSkill(),
     )
 }  # fmt: skip
-"""Every format by its name, in the order in which content is compared with them."""
+"""The built-in formats by name, in the order in which content is compared with them."""
+
+GROUP = "atdp.formats"
+"""Entry points of this group name a `Format` that an installed package brings."""
+
+
+def formats() -> dict[str, Format]:
+    """Every format by its name: the built-in ones, then those of installed packages."""
+    return {**FORMATS, **_installed()}
 
 
 def get(name: str) -> Format:
     """The format of a name; raises `ConversionError` naming the known ones."""
-    if name not in FORMATS:
-        raise ConversionError(f"no format {name!r}; known: {', '.join(FORMATS)}")
-    return FORMATS[name]
+    known = formats()
+    if name not in known:
+        raise ConversionError(f"no format {name!r}; known: {', '.join(known)}")
+    return known[name]
 
 
 def detect(lines: Iterable[bytes]) -> Format:
@@ -83,7 +94,20 @@ def detect(lines: Iterable[bytes]) -> Format:
             document = orjson.loads(b"".join(read))
         except ValueError as error:
             raise ConversionError(f"neither one JSON document nor JSON lines: {error}") from error
-    for format in FORMATS.values():
+    known = formats()
+    for format in known.values():
         if format.detect(document):
             return format
-    raise ConversionError(f"the content is none of the formats known: {', '.join(FORMATS)}")
+    raise ConversionError(f"the content is none of the formats known: {', '.join(known)}")
+
+
+def _installed() -> dict[str, Format]:
+    found: dict[str, Format] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda p: p.name):
+        kind = point.load()
+        if not (isinstance(kind, type) and issubclass(kind, Format)) or kind.name != point.name:
+            raise ConversionError(
+                f"{point.value} is not a Format called {point.name!r}: take the package out or mend it"
+            )
+        found[point.name] = kind()
+    return found

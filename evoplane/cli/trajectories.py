@@ -146,7 +146,7 @@ def formats(json: Json = False) -> None:
 
     Example: evoplane trajectories formats
     """
-    show([{"format": f.name, "title": f.title, "purpose": f.purpose} for f in convert.FORMATS.values()], json)
+    show([{"format": f.name, "title": f.title, "purpose": f.purpose} for f in convert.formats().values()], json)
 
 
 @app.command("export")
