@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flows import rows
+from services.worker.training.algorithms import algorithm
+from services.worker.training.examples import read_examples
 
 
 def call(id: str, prompt: list[int], completion: list[int], version: str = "v1/1", **more: Any) -> dict[str, Any]:
@@ -108,3 +112,22 @@ def test_groups_of_one_and_groups_rewarded_alike_teach_nothing_and_are_counted()
 def test_a_pair_is_the_best_and_the_worst_attempt_at_one_task() -> None:
     made = rows.pairs([("g", 0.0, {"n": 1}), ("g", 1.0, {"n": 2}), ("h", 1.0, {"n": 3})])
     assert made == [{"n": 2, "pair": "g", "role": "chosen"}, {"n": 1, "pair": "g", "role": "rejected"}]
+
+
+def test_the_trainer_takes_rows_as_they_are_made(tmp_path: Path) -> None:
+    records = [
+        call("a", [1, 2], [3, 4], logprobs=[0.0, -0.5], params={"tool_choice": "required"}),
+        call("b", [1, 2, 3, 4, 9, 9], [5, 2], "v2/2", versions=[[1, "v1/1"], [1, "v2/2"]]),
+    ]
+    made = [
+        rows.encoded(row, {"v1": 0, "v2": 1}, reward=float(n), group="g", trajectory=f"tr_{n}", turn=0)
+        for n in range(2)
+        for row in rows.build(records).rows
+    ]
+    file = tmp_path / "train.jsonl"
+    file.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in made))
+    examples, dropped = read_examples(file, max_length=64, vocab_size=16)
+    assert (len(examples), dropped) == (2, {})
+    for name in ("grpo", "ppo", "rloo", "reinforce", "sft"):
+        kept, lacking = algorithm(name, {}).select(examples)
+        assert (len(kept), lacking) == (2, {}), name
