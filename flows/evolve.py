@@ -53,11 +53,13 @@ def answering(alert: str) -> Iterator[bool]:
     """Take an alert for the block; False when another run has it."""
     connection = control.connect(settings().control_db)
     taken = alerts.take(connection, alert, str(flow_run.id)) if alert else None
+    how = "failed"
     try:
         yield not alert or taken is not None
+        how = "evolved"
     finally:
         if taken is not None:
-            alerts.end(connection, alert, "evolved")
+            alerts.end(connection, alert, how)
 
 
 def _evolve(config: Settings, agent: str, reason: str) -> Any:

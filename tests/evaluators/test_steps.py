@@ -86,6 +86,16 @@ def test_every_tool_call_of_real_sessions_is_a_step_of_one_decision():
     assert whole > 20
 
 
+def test_what_a_turn_cost_counts_the_calls_that_read_results():
+    records = [asking("d1", "user"), tool("t1", "find", "{}", "x"), asking("d2", "tool")]
+    usage = {"m": {"usage": {"input_tokens": 70, "output_tokens": 7}}, "duration_ms": 20.0}
+    told = [{**r, **usage} if r["kind"] == "llm_call" else r for r in records]
+    (known,) = cases_of("northwind", told, lambda _: [])
+    (unknown,) = cases_of("northwind", records, lambda _: [])
+    assert (known.input_tokens, known.later_tokens, known.later_ms) == (70, (70, 7), 20.0)
+    assert unknown.later_tokens is None
+
+
 def plain(item):
     record = msgspec.to_builtins(item)
     return record if isinstance(record, dict) and record.get("record") == "event" else None
