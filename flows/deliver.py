@@ -89,6 +89,9 @@ def withdraw(flow: Any, flow_run: Any, state: Any) -> None:
     if agent not in pointers.all_routes(connection):
         return
     take_out(connection, agent, version, f"the delivery {state.name.lower()}")
+    known = candidates.get(connection, agent, version)
+    if state.type != StateType.CRASHED and known is not None and known.state == "approval":
+        candidates.move(connection, agent, version, "withdrawn", f"the delivery {state.name.lower()}")
     if state.type != StateType.CRASHED and version in deliveries.under_way(connection, agent):
         detail = {"version": version, "outcome": state.name, "why": state.message or ""}
         audit.append(connection, "deliver", "delivery.ended", agent, detail)

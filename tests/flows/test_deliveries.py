@@ -15,7 +15,7 @@ from evaluators.canary import Outcome
 from evoplane.settings import Settings
 from flows import deliveries, exposure, mirroring, serve
 from flows.exposure import StageResult
-from registry import approvals, audit, candidates, control, pointers, tenants, versions
+from registry import approvals, audit, canaries, candidates, control, pointers, tenants, versions
 from registry.manifest import AgentVersion, Manifest, Policy
 from tests.evaluators.conftest import make_case
 
@@ -240,3 +240,99 @@ def test_what_was_decided_anywhere_resumes_its_run_once(
     for _ in range(2):
         serve.resume_decided(config, connection, told)
     assert resumed == ["run-1"]
+
+
+class Suspended(Exception):
+    """What Prefect raises to end the process of a run that waits."""
+
+
+@pytest.fixture
+def delivering(config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The delivery of version 2 without a server: `run()` is one life of its run; stages run once, as if stored."""
+    happened: list[str] = []
+
+    def once(name: str, work: Any) -> Any:
+        stored: dict[str, Any] = {}
+
+        def stage(*arguments: Any) -> Any:
+            if name not in stored:
+                happened.append(name)
+                stored[name] = work(*arguments)
+            return stored[name]
+
+        return stage
+
+    def shadowed(*_: str) -> StageResult:
+        candidates.move(connection, AGENT, "2", "shadow")
+        return StageResult(end="pass", reason="seen", candidate=4, champion=4)
+
+    def exposed(*_: str) -> StageResult:
+        candidates.move(connection, AGENT, "2", "canary")
+        pointers.start_canary(connection, AGENT, "2", 0.5)
+        pointers.clear_canary(connection, AGENT, "fine", end="passed")
+        return StageResult(end="pass", reason="seen", candidate=24, champion=24)
+
+    def suspend(**_: Any) -> Any:
+        happened.append("suspended")
+        raise Suspended
+
+    stages = {
+        "start": delivery.start.fn,
+        "load_policy": lambda *_: "",
+        "shadow_stage": shadowed,
+        "canary_stage": exposed,
+        "promote": delivery.promote.fn,
+        "watch_stage": lambda *_: StageResult(end="pass", reason="seen", candidate=6, champion=6),
+    }
+    for name, work in stages.items():
+        monkeypatch.setattr(delivery, name, once(name, work))
+    monkeypatch.setattr(delivery, "suspend_flow_run", suspend)
+    monkeypatch.setattr(delivery, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr(delivery, "create_markdown_artifact", lambda **_: None)
+    monkeypatch.setattr(delivery, "flow_run", SimpleNamespace(id="run-1"))
+    monkeypatch.setattr(delivery.prefect_runs, "emit_event", lambda *_: None)
+    monkeypatch.setattr(delivery.mirroring, "tags", lambda *_: True)
+    monkeypatch.setattr(delivery.mirroring, "aliases", lambda *_: True)
+    monkeypatch.setattr(delivery.policies, "retire", lambda *_: [])
+    monkeypatch.setattr(delivery.serving, "verify", lambda *_: 0.1)
+
+    def run() -> Any:
+        try:
+            return delivery.deliver.fn(AGENT, "2")
+        except Suspended:
+            return None
+
+    return SimpleNamespace(run=run, happened=happened)
+
+
+def way(connection: sqlite3.Connection) -> list[str]:
+    entries = audit.entries(connection, AGENT)
+    return [e.detail["to"] for e in entries if e.action == "candidate.state" and e.detail["version"] == "2"]
+
+
+def test_a_delivery_that_waits_goes_on_where_it_was_and_takes_the_legal_way(
+    connection: sqlite3.Connection, delivering: Any
+) -> None:
+    assert delivering.run() is None and delivering.run() is None  # started again by something else: it waits on
+    (asked,) = approvals.list_approvals(connection, AGENT)
+    approvals.decide(connection, asked.id, "approved", "dana", "cli")
+    assert delivering.run().name == "Promoted"
+    assert delivering.happened.count("promote") == 1
+    assert way(connection) == ["accepted", "shadow", "canary", "approval", "promoted", "serving"]
+    assert [c.state for c in canaries.list_canaries(connection, AGENT)] == ["passed"]
+
+
+def test_a_rejected_delivery_ends_and_may_begin_again(connection: sqlite3.Connection, delivering: Any) -> None:
+    delivering.run()
+    (asked,) = approvals.list_approvals(connection, AGENT)
+    approvals.decide(connection, asked.id, "rejected", "dana", "cli")
+    assert delivering.run().name == "Rejected"
+    assert way(connection)[-1] == "rejected" and pointers.read_route(connection, AGENT).champion == "1"
+    delivery.begin(connection, AGENT, "2")
+    assert way(connection)[-1] == "accepted"
+
+
+def test_a_run_that_is_cancelled_while_it_waits_is_withdrawn(connection: sqlite3.Connection, delivering: Any) -> None:
+    delivering.run()
+    delivery.withdraw(None, run_of(), Cancelled())
+    assert way(connection)[-1] == "withdrawn"
