@@ -7,15 +7,18 @@ happened is a bad reward: a policy that optimises it learns to please it. Everyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from math import atanh, isnan, nan, sqrt, tanh
 from statistics import NormalDist
 from typing import Literal
 
 import msgspec
 
+from evaluators.cases import Case
 from evaluators.intervals import Interval, PairedCounts, paired_difference, wilson
 from evaluators.rewards.agreement import MIN_TRAJECTORIES, cohens_kappa
+from evaluators.rewards.signals import Signal, SourceKey
 
 MAX_LENGTH_EFFECT = 0.1
 """A rank correlation with length that is surely larger than this, at equal outcome, is a liking."""
@@ -24,6 +27,7 @@ MAX_INCONSISTENT = 0.3
 _FIELLER = 1.06
 """Variance of Fisher's z of Spearman's coefficient is 1.06 / (n - 3) (Fieller, Hartley & Pearson 1957)."""
 _SMALLEST_STRATUM = 8
+_EVEN = 0.5
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -93,6 +97,27 @@ def judge_bias(
     return msgspec.structs.replace(report, state="not trusted" if against else "trusted", reasons=against)
 
 
+def judgements_of(cases: Iterable[Case], reference: Collection[str]) -> dict[SourceKey, list[Judgement]]:
+    """The verdicts of each judge in these cases' signals, one a trajectory, beside what the reference kinds said of it.
+
+    The length is that of what the agent said in the trajectory, characters.
+    """
+    said: dict[str, dict[str, Signal]] = defaultdict(dict)
+    lengths: Counter[str] = Counter()
+    for case in cases:
+        said[case.trajectory_id] |= {s.id: s for s in case.signals if s.in_force and s.value is not None}
+        lengths[case.trajectory_id] += len(case.action.text) + sum(
+            len(s.text) for s in case.steps if s.kind == "answer"
+        )
+    found: dict[SourceKey, list[Judgement]] = defaultdict(list)
+    for id, signals in said.items():
+        outcome = _verdict([s for s in signals.values() if s.source in reference])
+        for key in {s.key for s in signals.values() if s.source == "llm_judge"}:
+            verdict = _verdict([s for s in signals.values() if s.key == key])
+            found[key].append(Judgement(verdict, outcome, lengths[id]))
+    return dict(found)
+
+
 def length_effect(judgements: Sequence[Judgement], alpha: float = 0.05) -> Interval:
     """Spearman's correlation of passing with length within each outcome, pooled by Fisher's z.
 
@@ -127,6 +152,12 @@ def _against(report: JudgeBias, min_agreement: float) -> tuple[str, ...]:
     if not isnan(report.kappa.high) and report.kappa.low <= 0:
         found.append(f"not surely better than chance: kappa {report.kappa}")
     return tuple(found)
+
+
+def _verdict(signals: Sequence[Signal]) -> bool | None:
+    values = [s.value for s in signals if s.value is not None]
+    mean = sum(values) / len(values) if values else _EVEN
+    return None if mean == _EVEN else mean > _EVEN
 
 
 def _count(judgements: Sequence[Judgement], verdict: bool, outcome: bool) -> int:

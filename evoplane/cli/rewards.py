@@ -10,6 +10,7 @@ import typer
 from dashboards.reading import read_cases, read_replies
 from evaluators.cases import Case
 from evaluators.credit import contribution_rows, contributions
+from evaluators.judges.bias import judge_bias, judgements_of
 from evaluators.rewards import RewardRule, resolve, rule_of
 from evaluators.rewards.agreement import by_source, calibrate, pair_rows, source_rows
 from evaluators.rewards.links import links
@@ -94,6 +95,32 @@ def credit(
     worth = "no reward yet" if judged is None else f"reward {judged.reward:.2f} by {judged.source}"
     out.print(f"[bold]{event}[/bold]  {worth}\n", highlight=False)
     show(contribution_rows(found), False)
+
+
+@app.command("judges")
+def judges(
+    agent: Agent,
+    limit: Limit = 1000,
+    min_agreement: Annotated[float, typer.Option(min=0, max=1, help="Asked of the agreement's lower bound.")] = 0.7,
+    json: Json = False,
+) -> None:
+    """Say of each judge whether it is worth believing: agreement, leniency, liking of length.
+
+    Example: evoplane rewards judges --agent support
+    """
+    rule, cases = _judged(settings(), agent, limit)
+    rows = []
+    for key, judged in sorted(judgements_of(cases, rule.declared.reference).items()):
+        report = judge_bias(judged, min_agreement=min_agreement)
+        if json:
+            rows.append({"judge": list(key), **finite(msgspec.to_builtins(report))})
+        else:
+            rows.append(
+                {"judge": str(key), "state": report.state, "passes": str(report.passes),
+                 "agreement": str(report.agreement), "leniency": str(report.leniency), "length": str(report.length),
+                 "why": "; ".join(report.reasons)}
+            )  # fmt: skip
+    show(rows, json)
 
 
 @app.command("calibrate")

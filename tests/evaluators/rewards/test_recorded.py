@@ -128,6 +128,9 @@ def test_the_command_shows_judges_beside_the_environment_and_trusts_none_that_di
     assert after["rule"]["digest"] == measured["rule"] != before["rule"]["digest"]
     assert all(m["low"] < 0.6 for m in measured["calibrated"])  # the best of them: 34 of 50, at least 0.54
     assert len(measured["calibrated"]) == 4
+    reports = {r["judge"][0]: r for r in run("rewards", "judges", "--agent", "airline", "--json")}
+    assert {r["state"] for r in reports.values()} == {"not trusted"}
+    assert reports["judge.quick_triage_v1"]["leniency"]["low"] > 0.2
     reader = open_reader(settings())
     calls = [
         e for e in reader.records("acme", reader.trajectories("acme")[0].trajectory_id) if e.get("kind") == "llm_call"
