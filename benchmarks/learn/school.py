@@ -18,6 +18,7 @@ from evaluators.cases import cases_of
 from examples.calculator.agent import Attempt, Crowd
 from examples.calculator.tasks import Task, tasks
 from flows import online, training
+from flows.collector import Plan
 from flows.policies import candidate_name
 from flows.training_set import Writer
 from registry.manifest import Manifest, Policy
@@ -151,7 +152,7 @@ class School:
         until: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
         """Online training on rollouts that come while it trains; gives the updates and what became of the rollouts."""
-        plan = online.Plan(
+        plan = Plan(
             agent=agent,
             actor="bench",
             tenants=(self.stack.tenants[0],),

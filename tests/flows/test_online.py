@@ -10,7 +10,8 @@ import pytest
 
 from evoplane.settings import Settings
 from flows import online, training
-from flows.online import Collector, Online, Plan
+from flows.collector import Collector, Plan
+from flows.online import Online
 from registry import admission, audit, control, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
 from services.worker import client
@@ -58,7 +59,7 @@ def log() -> Log:
 
 
 def collector(log: Log, **more: Any) -> Collector:
-    return Collector(Settings(), log, plan(**more), lambda request: request.startswith("Held"))  # type: ignore[arg-type]
+    return Collector(log, plan(**more), lambda request: request.startswith("Held"))  # type: ignore[arg-type]
 
 
 def test_a_group_is_learned_from_once_it_is_whole_and_its_members_ended_differently(log: Log) -> None:
