@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +105,7 @@ def live(
     for name in tenant_names:
         tenants.create_tenant(connection, name, train="allow")
     with ExitStack() as stack:
+        stack.enter_context(_ended_cleanly())
         say("starting vLLM (about a minute of computing) and the gateway")
         worker = (sys.executable, "-m", "services.worker")
         stack.enter_context(server(worker, config.worker.port, "/healthz", var / "worker.log", env, 60))
@@ -111,6 +113,20 @@ def live(
         stack.enter_context(server(gateway, config.gateway.port, "/healthz", var / "gateway.log", env, 60))
         _until_serving(config)
         yield Live(config, connection, tenant_names)
+
+
+@contextmanager
+def _ended_cleanly() -> Iterator[None]:
+    """Told to end (SIGTERM), this process stops its servers first: nothing is left running."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _configured(told: Mapping[str, str]) -> Settings:
