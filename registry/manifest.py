@@ -79,7 +79,8 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     when: str
-    """Words of the requests it is for; chosen as memory topics are (`Retrieval.overlap`)."""
+    """Words of the requests it is for; chosen as memory topics are (`Retrieval.overlap`). `|` stands between words of
+    different kinds of request, any of which will do."""
     steps: tuple[str, ...]
     tenant: str | msgspec.UnsetType = msgspec.UNSET
     """Whose sessions it was mined from and who alone may see it; without one it holds nothing of anybody's."""
@@ -88,6 +89,11 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     trust: Literal["vetted", "candidate"] = "candidate"
     provenance: tuple[str, ...] = ()
     created_at: str = ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The topics of `when`."""
+        return tuple(part.strip() for part in self.when.split("|"))
 
     @property
     def heading(self) -> str:

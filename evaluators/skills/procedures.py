@@ -29,7 +29,7 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     steps: tuple[str, ...]
     when: tuple[str, ...]
-    """Words of the requests it is for."""
+    """Words of the requests it is for, any of which will do."""
     tenants: tuple[str, ...]
     subjects: tuple[str, ...]
     """End users it was learned from, where the clients named them."""
@@ -37,7 +37,7 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     """It was learned from."""
     events: tuple[str, ...]
     tests: tuple[str, ...]
-    """Decisions of the same kind that it was not learned from."""
+    """Decisions of the same kind that it was not learned from, of requests it is shown for."""
     missed: int
     """Sessions that failed doing something else, though people showed this."""
     difference: Interval
@@ -88,11 +88,13 @@ def _procedure(
     if len({o.case.session_id for o, _ in train}) < min_sessions:
         return None
     mine_ids = {o.case.event_id for o, _ in members}
-    others = [o.case.request for o in outcomes if o.case.event_id not in mine_ids]
-    when = distinctive([o.case.request for o, _ in train], others)
+    known = [o for o in outcomes if not o.failed or o.wanted is not None]  # it is known what they are about
+    others = [o.case.request for o in known if o.case.event_id not in mine_ids]
+    when = distinctive([o.case.request for o, _ in train], others, len(members) / len(train))
     if not when:
         return None
-    alike = [o for o in outcomes if 2 * len(words(o.case.request).intersection(when)) >= len(when)]
+    alike = [o for o in outcomes if not words(o.case.request).isdisjoint(when)]
+    tests = [m for m in tests if not words(m[0].case.request).isdisjoint(when)]
     followed = [not o.failed for o in alike if follows(o.done, tools)]
     without = [not o.failed for o in alike if not follows(o.done, tools)]
     difference = rate_difference(wilson(sum(followed), len(followed), alpha), wilson(sum(without), len(without), alpha))
@@ -131,10 +133,10 @@ def _shown(outcome: Outcome) -> tuple[Call, ...]:
 def _split(
     members: Sequence[tuple[Outcome, tuple[Call, ...]]], held_out: Callable[[Case], bool], least: int
 ) -> tuple[list[tuple[Outcome, tuple[Call, ...]]], list[tuple[Outcome, tuple[Call, ...]]]]:
-    """What it is learned from, half of the sessions, and what it is tested on: held-out tasks, and the other half."""
+    """What it is learned from, a third of the sessions, and what it is tested on: held-out tasks, and the others."""
     sessions = {o.case.session_id for o, _ in members}
     open_ = sorted(sessions - {o.case.session_id for o, _ in members if held_out(o.case)})
-    kept = set(open_[: max(least, len(sessions) // 2)])
+    kept = set(open_[: max(least, len(sessions) // 3)])
     train = [m for m in members if m[0].case.session_id in kept]
     return train, [m for m in members if m[0].case.session_id not in kept]
 

@@ -32,14 +32,9 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True):
 
 def utility(skill: Skill, cases: Sequence[Case], alpha: float = 0.05) -> Utility:
     """Counts and rates of one skill over judged decisions, whichever version served them."""
-    when = words(skill.when)
     judged = [c for c in cases if c.success is not None]
     shown = [c for c in judged if skill.heading in c.overlay_text]
-    not_shown = [
-        c
-        for c in judged
-        if skill.heading not in c.overlay_text and when and 2 * len(words(c.request) & when) >= len(when)
-    ]
+    not_shown = [c for c in judged if skill.heading not in c.overlay_text and _for(skill, c.request)]
     succeeded = sum(bool(c.success) for c in shown)
     success = wilson(succeeded, len(shown), alpha)
     without = wilson(sum(bool(c.success) for c in not_shown), len(not_shown), alpha)
@@ -52,3 +47,10 @@ def utility(skill: Skill, cases: Sequence[Case], alpha: float = 0.05) -> Utility
         difference=rate_difference(success, without),
         sessions=tuple(sorted({c.session_id for c in shown})),
     )
+
+
+def _for(skill: Skill, request: str) -> bool:
+    """Is it for such a request? As retrieval has it by default: half the words of a kind."""
+    said = words(request)
+    kinds = [words(kind) for kind in skill.kinds]
+    return any(kind and 2 * len(said & kind) >= len(kind) for kind in kinds)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
 
-_WORD = re.compile(r"\b[a-z]{3,}\b")
-_MOST_WORDS = 3
-_CANDIDATES = 8
-_OVERLAP = 0.5
-"""Of the words, how many a request must have: what retrieval asks for by default."""
+from evaluators.tasks import task_key
+
+_MOST_WORDS = 12
+_CANDIDATES = 32
+_LEAST = 1 / 3
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -23,30 +22,39 @@ _COMMON = frozenset(
 
 def words(text: str) -> frozenset[str]:
     """The words of a request that may say what it is about: no numbers, no names, nothing that is in all requests."""
-    return frozenset(word for word in _WORD.findall(text.lower()) if word not in _COMMON)
+    said = task_key(text).split()
+    return frozenset(word for word in said if word.isalpha() and len(word) > 2 and word not in _COMMON)
 
 
-def distinctive(mine: Sequence[str], others: Sequence[str], least: float = 0.6) -> tuple[str, ...]:
-    """The words that find most of `mine` and least of `others`: the set, of three at most, with the best F1.
+def distinctive(mine: Sequence[str], others: Sequence[str], weight: float = 1.0) -> tuple[str, ...]:
+    """The words, twelve at most, any of which is in many of `mine` and in few of `others`.
 
-    A request is found when it has half of the words. Empty when no set finds the share `least` of `mine`, or when more
-    than half of what it finds are `others`.
+    Each is the one that then raises F1 most (greedy set cover), and is said in at least two of `mine`. Empty when they
+    find less than a third of `mine`, or when more than a third of what they find are `others`. `weight` is how many
+    requests each of `mine` stands for, where they are a sample and `others` are not.
     """
     own = [words(text) for text in mine]
     other = [words(text) for text in others]
-    frequent = Counter(word for said in own for word in said)
-    elsewhere = Counter(word for said in other for word in said)
-    lift = {w: n / max(1, len(own)) - elsewhere[w] / max(1, len(other)) for w, n in frequent.items() if n > 1}
+    said, elsewhere = Counter(w for each in own for w in each), Counter(w for each in other for w in each)
+    lift = {w: n / max(1, len(own)) - elsewhere[w] / max(1, len(other)) for w, n in said.items() if n > 1}
     candidates = sorted((w for w in lift if lift[w] > 0), key=lambda w: (-lift[w], w))[:_CANDIDATES]
-    best: tuple[float, tuple[str, ...]] = (0.0, ())
-    for size in range(1, _MOST_WORDS + 1):
-        for chosen in combinations(candidates, size):
-            hits, false = _found(own, chosen), _found(other, chosen)
-            f1 = 2 * hits / (len(own) + hits + false) if hits else 0.0
-            if hits >= least * len(own) and false <= hits and f1 > best[0] + 1e-9:
-                best = (f1, chosen)
-    return best[1]
+    chosen: list[str] = []
+    best = (0.0, 0.0, 0.0)
+    while len(chosen) < _MOST_WORDS:
+        tried = {word: _f1(own, other, [*chosen, word], weight) for word in candidates if word not in chosen}
+        word = max(tried, key=lambda w: (tried[w][0], -candidates.index(w)), default=None)
+        if word is None or tried[word][0] <= best[0] + 1e-9:
+            break
+        chosen.append(word)
+        best = tried[word]
+    _, hits, false = best
+    return tuple(chosen) if hits >= _LEAST * weight * len(own) and 2 * false <= hits else ()
 
 
-def _found(requests: Sequence[frozenset[str]], chosen: tuple[str, ...]) -> int:
-    return sum(len(said.intersection(chosen)) >= _OVERLAP * len(chosen) for said in requests)
+def _f1(
+    own: Sequence[frozenset[str]], other: Sequence[frozenset[str]], chosen: list[str], weight: float
+) -> tuple[float, float, float]:
+    """(F1, requests found that should be, requests found that should not be)."""
+    hits = weight * sum(not said.isdisjoint(chosen) for said in own)
+    false = sum(not said.isdisjoint(chosen) for said in other)
+    return (2 * hits / (weight * len(own) + hits + false) if hits else 0.0), hits, false

@@ -16,12 +16,12 @@ from evaluators.cases import Case
 from evaluators.diagnosis.outcomes import Outcome, outcomes_of, read_only
 from evaluators.diagnosis.surfaces import forbidding
 from evaluators.diagnosis.symptoms import refuses
-from evaluators.skills.when import distinctive, words
+from evaluators.skills.when import words
 from evoplane.settings import Settings
 from flows.interventions import gepa_prompts
 from flows.interventions.base import Evidence, Proposal, Surface
 from flows.interventions.imperatives import Imperative, imperatives
-from flows.interventions.sources import made_from, sessions_of
+from flows.interventions.sources import made_from, sessions_of, told_apart
 from registry.manifest import Guardrail, Harness, Manifest, PromptEdit
 
 _QUOTED = 0.3
@@ -94,18 +94,18 @@ class HarnessEdit(Surface):
         manifest: Manifest,
         config: Settings,
     ) -> list[Proposal]:
-        mine = {o.case.event_id for o in members}
-        other = [o.case.request for o in outcomes if o.case.event_id not in mine and o.failed]
-        other += [o.case.request for o in rightly]
-        about = distinctive([o.case.request for o in members], other)
         tools = Counter(o.wanted[-1].name for o in members if o.wanted)
+        alike = {o.case.event_id for o in [*members, *outcomes] if o in members or o.tool in tools}
+        other = [o.case.request for o in outcomes if o.case.event_id not in alike]
+        other += [o.case.request for o in rightly]
+        about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions)
         made = []
         if about:
             then = f"call {tools.most_common(1)[0][0]}" if tools else "do what is asked"
             exception = f"{sentence} Exception: for requests about {', '.join(about)}, {then}."
-            made.append(self._reworded(sentence, exception, members, manifest, config, self.risk(config)))
+            made.append(self._reworded(sentence, exception, members, sources, manifest, config, self.risk(config)))
         if not rightly:
-            made.append(self._reworded(sentence, "", members, manifest, config, 2 * self.risk(config)))
+            made.append(self._reworded(sentence, "", members, sources, manifest, config, 2 * self.risk(config)))
         return [p for p in made if p is not None]
 
     def _reworded(
@@ -113,6 +113,7 @@ class HarnessEdit(Surface):
         sentence: str,
         text: str,
         members: Sequence[Outcome],
+        sources: tuple[str, ...],
         manifest: Manifest,
         config: Settings,
         penalty: float,
@@ -131,7 +132,7 @@ class HarnessEdit(Surface):
             cost=self.cost(config),
             risk="the instruction may have had a reason nobody wrote down; every tenant's requests are read without it",
             risk_penalty=penalty,
-            source_sessions=made_from(sessions, config.surfaces.min_sessions),
+            source_sessions=sources,
             evidence=tuple(sorted(o.case.event_id for o in members)),
         )
 

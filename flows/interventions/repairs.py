@@ -29,6 +29,8 @@ _CLASSES = (("d", r"\d"), ("A", "[A-Z]"), ("a", "[a-z]"))
 _LIKE = {"d": "1234567890", "A": "ABCDEFGHIJ", "a": "abcdefghij"}
 """What an example is made of: nobody's value."""
 _MANY = 20
+_SAME = 5
+"""Different values after which what is the same in all of them is part of the form."""
 _MISFORMED = 0.8
 """Of the wrong values, how many must have another form: some were wrong for what they name."""
 
@@ -142,7 +144,8 @@ def _typed(wrong: Sequence[Any], right: Sequence[Any], errors: Sequence[str]) ->
 
 
 def _formed(wrong: Sequence[Any], right: Sequence[Any], errors: Sequence[str]) -> tuple[dict[str, Any], str] | None:
-    """The one form that all right values have: runs of digits, capitals, small letters, and what stands between."""
+    """The one form that all right values have: runs of digits, capitals, small letters, and what stands between or is
+    the same in all of them."""
     if not all(isinstance(v, str) and v for v in right):
         return None
     forms = [_runs(v) for v in right]
@@ -154,29 +157,30 @@ def _formed(wrong: Sequence[Any], right: Sequence[Any], errors: Sequence[str]) -
         return None
     pattern, example = "^", ""
     for position, (kind, _) in enumerate(forms[0]):
-        lengths = {form[position][1] for form in forms}
+        runs = {form[position][1] for form in forms}
         of_class = dict(_CLASSES).get(kind)
-        if of_class is None:
-            pattern += re.escape(kind)
-            example += kind
+        constant = kind != "d" and len(runs) == 1 and len(set(right)) >= _SAME  # numbers alike are this year's, no form
+        if of_class is None or constant:
+            text = kind if of_class is None else next(iter(runs))
+            pattern += re.escape(text)
+            example += text
             continue
+        lengths = {len(run) for run in runs}
         length = min(lengths)
         pattern += of_class + (("" if length == 1 else f"{{{length}}}") if len(lengths) == 1 else "+")
-        example += "".join(
-            {"d": "1234567890", "A": "ABCDEFGHIJ", "a": "abcdefghij"}[kind][n % 10] for n in range(length)
-        )
+        example += "".join(_LIKE[kind][n % 10] for n in range(length))
     pattern += "$"
     if sum(not _matches(pattern, v) for v in wrong) < _MISFORMED * len(wrong):
         return None
     return {"pattern": pattern}, f"In the form {example}."
 
 
-def _runs(value: str) -> list[tuple[str, int]]:
-    """Runs of one class of characters with their lengths; any other character stands for itself."""
-    found: list[tuple[str, int]] = []
+def _runs(value: str) -> list[tuple[str, str]]:
+    """(class, characters) of each run of one class of characters; any other character is its own class."""
+    found: list[tuple[str, str]] = []
     for run in _RUN.findall(value):
         kind = next((name for name, of_class in _CLASSES if re.fullmatch(f"{of_class}+", run, re.ASCII)), None)
-        found += [(kind, len(run))] if kind else [(character, 1) for character in run]
+        found += [(kind, run)] if kind else [(character, character) for character in run]
     return found
 
 

@@ -67,7 +67,7 @@ class Skills(Surface):
             summary=f"{what} procedure {skill['name']}: {' → '.join(found.tools)}",
             diff="\n".join(
                 [
-                    f"  when a request has half of: {skill['when']}",
+                    f"  when a request is about: {skill['when']}",
                     *removed,
                     *added,
                     f"  {found.missed} sessions went without; success with it differs by {found.difference}",
@@ -105,8 +105,8 @@ class Skills(Surface):
 def _patched(found: Procedure, manifest: Manifest) -> Skill | None:
     """The skill in use that is for the same requests, by most of its words."""
     for skill in manifest.skills:
-        mine = words(skill.when)
-        if mine and 2 * len(mine.intersection(found.when)) > len(mine) and _visible(skill, found):
+        mine = words(skill.when.replace("|", " "))
+        if mine and 2 * len(mine.intersection(found.when)) >= len(mine) and _visible(skill, found):
             return skill
     return None
 
@@ -118,11 +118,11 @@ def _visible(skill: Skill, found: Procedure) -> bool:
 
 def _skill(found: Procedure, old: Skill | None) -> dict[str, Any]:
     """The skill as JSON. One tenant's sessions make a skill of that tenant's; one user's, of that user's."""
-    name = old.name if old is not None else " ".join(found.when)
+    name = old.name if old is not None else f"{found.when[0]}: {' then '.join(found.tools)}"
     skill: dict[str, Any] = {
-        "id": old.id if old is not None else f"skill_{'_'.join(found.when)}_{len(found.tools)}",
+        "id": old.id if old is not None else f"skill_{'_'.join((found.when[0], *found.tools))}",
         "name": name,
-        "when": old.when if old is not None else " ".join(found.when),
+        "when": old.when if old is not None else " | ".join(found.when),
         "steps": list(found.steps),
         "provenance": list(found.events[:16]),
     }

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from evaluators.cases import Case
 from evaluators.skills.procedures import subject_of
+from evaluators.skills.when import distinctive
+
+_SHARES = (1 / 3, 1 / 2, 2 / 3)
 
 
 def sessions_of(cases: Iterable[Case]) -> list[str]:
@@ -14,8 +17,8 @@ def sessions_of(cases: Iterable[Case]) -> list[str]:
 
 
 def made_from(sessions: Sequence[str], least: int) -> tuple[str, ...]:
-    """The sessions a change is made from: half of them, `least` at any rate. The others are left for replay."""
-    return tuple(sessions[: max(least, len(sessions) // 2)])
+    """The sessions a change is made from: a third of them, `least` at any rate. The others are left for replay."""
+    return tuple(sessions[: max(least, len(sessions) // 3)])
 
 
 def independent(cases: Sequence[Case], least: int) -> bool:
@@ -27,3 +30,19 @@ def independent(cases: Sequence[Case], least: int) -> bool:
 def everywhere(cases: Sequence[Case], among: Sequence[Case]) -> bool:
     """May it be told to every tenant? Where several are served, one tenant's word is not enough."""
     return len({c.tenant for c in cases}) > 1 or len({c.tenant for c in among}) == 1
+
+
+def told_apart(cases: Sequence[Case], others: Sequence[str], least: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words that tell the requests of these cases from others, and the sessions they were read off.
+
+    A third of the sessions if that will do; up to two thirds where people put it in many ways. Without any words, the
+    sessions a change is made from anyhow.
+    """
+    sessions = sessions_of(cases)
+    for share in _SHARES:
+        sources = tuple(sessions[: max(least, int(share * len(sessions)))])
+        sample = [case.request for case in cases if case.session_id in sources]
+        about = distinctive(sample, others, len(cases) / len(sample)) if sample else ()
+        if about:
+            return about, sources
+    return (), made_from(sessions, least)

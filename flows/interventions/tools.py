@@ -16,11 +16,10 @@ import msgspec
 from evaluators.cases import Case
 from evaluators.diagnosis.outcomes import Outcome, outcomes_of, read_only
 from evaluators.intervals import wilson
-from evaluators.skills.when import distinctive
 from evoplane.settings import Settings
 from flows.interventions.base import Evidence, Proposal, Surface
 from flows.interventions.repairs import Repair, accepted_values, constraint, repairs
-from flows.interventions.sources import made_from, sessions_of
+from flows.interventions.sources import made_from, sessions_of, told_apart
 from registry.manifest import Manifest, ToolOverlay
 from services.router.overlays import NotNarrower, narrowed
 
@@ -37,7 +36,7 @@ class Tools(Surface):
         return config.surfaces.tools_risk
 
     def propose(self, evidence: Evidence, config: Settings) -> list[Proposal]:
-        """One proposal for all arguments of a tool, and one for each pair of tools that are mistaken."""
+        """One proposal for all arguments, since one cause may show in many, and one for each pair of tools mistaken."""
         found = [*_arguments(evidence, config), *_routes(evidence, config)]
         made = [self._proposal(each, evidence.manifest, config) for each in found]
         return [p for p in made if p is not None][: config.surfaces.max_proposals]
@@ -86,21 +85,24 @@ def _arguments(evidence: Evidence, config: Settings) -> list[_Change]:
         told = _told(evidence.current, tool, argument, found)
         if told is not None:
             by_tool[tool].append((argument, *told, cases))
-    changes = []
-    for tool, arguments in by_tool.items():
-        cases = [case for *_, mine in arguments for case in mine]
-        sessions = sessions_of(cases)
-        changes.append(
-            _Change(
-                summary=f"{tool}: {', '.join(argument for argument, *_ in arguments)} bounded",
-                tools=[_overlay(tool, cases, arguments={argument: patch for argument, patch, _, _ in arguments})],
-                why=f"rejected, then right, in {len(sessions)} sessions: "
-                + " ".join(why for _, _, why, _ in arguments),
-                sessions=made_from(sessions, config.surfaces.min_sessions),
-                evidence=tuple(sorted({case.event_id for case in cases})),
-            )
+    cases = [case for arguments in by_tool.values() for *_, mine in arguments for case in mine]
+    if not cases:
+        return []
+    sessions = sessions_of(cases)
+    said = [f"{tool}({a}): {why}" for tool, arguments in by_tool.items() for a, _, why, _ in arguments]
+    overlays = [
+        _overlay(tool, [c for *_, mine in arguments for c in mine], arguments={a: p for a, p, _, _ in arguments})
+        for tool, arguments in by_tool.items()
+    ]
+    return [
+        _Change(
+            summary=f"arguments bounded: {'; '.join(said)}"[:200],
+            tools=overlays,
+            why=f"wrong, then right, in {len(sessions)} sessions",
+            sessions=made_from(sessions, config.surfaces.min_sessions),
+            evidence=tuple(sorted({case.event_id for case in cases})),
         )
-    return changes
+    ]
 
 
 def _told(
@@ -127,7 +129,7 @@ def _told(
         narrowed(schema, patch, strict=strict)
     except NotNarrower:
         patch.pop(next(iter(bounds), ""), None)
-    return patch, f"{argument}: {words}"
+    return patch, words
 
 
 def _schema(cases: Sequence[Case], tool: str, argument: str) -> tuple[dict[str, Any] | None, bool]:
@@ -160,9 +162,9 @@ def _routes(evidence: Evidence, config: Settings) -> list[_Change]:
             continue
         mine = {o.case.event_id for o in wanting}
         other = [o.case.request for o in outcomes if o.case.event_id not in mine]
-        about = distinctive([o.case.request for o in members], other)
+        about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions)
         if about:
-            changes.append(_route(wrong, right, about, members, sessions, f"{share} of what {right} is for", config))
+            changes.append(_route(wrong, right, about, members, sources, f"{share} of what {right} is for"))
     return changes
 
 
@@ -171,9 +173,8 @@ def _route(
     right: str,
     about: Sequence[str],
     members: Sequence[Outcome],
-    sessions: Sequence[str],
+    sources: tuple[str, ...],
     share: str,
-    config: Settings,
 ) -> _Change:
     cases = [o.case for o in members]
     said = ", ".join(about)
@@ -184,8 +185,8 @@ def _route(
     return _Change(
         summary=f"{right} rather than {wrong or 'no call'} for requests about {said}",
         tools=tools,
-        why=f"people showed {right} in {len(sessions)} sessions that called {wrong or 'nothing'}: {share}",
-        sessions=made_from(sessions, config.surfaces.min_sessions),
+        why=f"people showed {right} in {len(sessions_of(cases))} sessions that called {wrong or 'nothing'}: {share}",
+        sessions=sources,
         evidence=tuple(sorted(c.event_id for c in cases)),
     )
 

@@ -59,7 +59,7 @@ def test_a_procedure_people_show_becomes_steps_that_say_where_arguments_come_fro
     assert (skill.when, skill.trust, skill.tenant) == ("refund", "candidate", msgspec.UNSET)
     assert skill.provenance
     body = sent(version, asked("Can I have a refund for A77?"))
-    assert body["messages"][0]["content"] == f"Procedure (refund):\n1. {STEPS[0]}\n2. {STEPS[1]}"
+    assert body["messages"][0]["content"] == f"Procedure (refund: get_order then refund):\n1. {STEPS[0]}\n2. {STEPS[1]}"
     assert sent(version, asked("Where is my parcel?")) == asked("Where is my parcel?")
 
 

@@ -62,6 +62,15 @@ def test_the_values_a_tool_names_become_an_enum() -> None:
     assert patch["enum"] == ["today", "tomorrow"]
 
 
+def test_letters_that_all_values_share_are_part_of_the_form_and_numbers_are_not() -> None:
+    right = [f"NW-A26{n}" for n in range(10, 16)]
+    assert constraint(["A2610", "A2611"], right, []) == ({"pattern": r"^NW\-A\d{4}$"}, "In the form NW-A1234.")
+    assert constraint(["x"], [f"{c}{n}" for n, c in enumerate("ABCDEF")], []) == (
+        {"pattern": r"^[A-Z]\d$"},
+        "In the form A1.",
+    )
+
+
 def test_too_few_sessions_the_same_form_or_a_passing_fault_bound_nothing() -> None:
     assert propose("tools", evidence([*booked(2, "May {}", "2026-05-{}"), *ordinary()])) == []
     assert propose("tools", evidence([*booked(9, "2026-04-1{}", "2026-05-{}"), *ordinary()])) == []

@@ -83,4 +83,5 @@ def ranked_memory(items: Iterable[MemoryItem]) -> list[Ranked]:
 
 def _skill_index(skills: Iterable[Skill]) -> Index[Skill]:
     newest = sorted(skills, key=lambda skill: (skill.created_at, skill.id), reverse=True)
-    return Index((skill, skill.when, 0 if skill.trust == "vetted" else 1, n) for n, skill in enumerate(newest))
+    kinds = [(skill, kind) for skill in newest for kind in skill.kinds]
+    return Index((skill, kind, 0 if skill.trust == "vetted" else 1, n) for n, (skill, kind) in enumerate(kinds))

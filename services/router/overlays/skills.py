@@ -20,7 +20,7 @@ def apply(draft: Draft, plan: Plan, retrieval: Retrieval) -> None:
     for *_, skill in index.about(draft.said, retrieval.overlap):
         if len(chosen) >= retrieval.skills:
             break
-        if skill.subject not in (msgspec.UNSET, subject):
+        if skill in chosen or skill.subject not in (msgspec.UNSET, subject):
             continue
         if len(skill_text([*chosen, skill]).encode()) <= draft.max_bytes:
             chosen.append(skill)
