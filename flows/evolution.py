@@ -23,7 +23,7 @@ from evaluators.diagnosis.belief import believed
 from evaluators.replay.safety import on_cases
 from evoplane.settings import Settings
 from flows import evidence_record, locks, pages
-from flows.interventions import Evidence, Proposal, interventions
+from flows.interventions import Evidence, Proposal, interventions, rejections
 from flows.probes import probes, probes_lost, tests_failed
 from flows.snapshot import Snapshot
 from registry import control, decisions, pointers
@@ -184,16 +184,9 @@ def gather(
 
 def propose(config: Settings, evidence: Evidence, champion: str) -> tuple[list[Proposal], list[tuple[Proposal, str]]]:
     """What to try, and what not to although it was proposed, with the reason."""
-    connection = control.connect(config.control_db)
-    lost = {
-        fingerprint
-        for record in decisions.list_decisions(connection, evidence.agent)
-        if record["parent"] == champion
-        for fingerprint in record["rejected"]
-    }
+    records = decisions.list_decisions(control.connect(config.control_db), evidence.agent)
     made = [p for i in interventions().values() for p in i.propose(evidence, config)]
-    fresh = [p for p in made if p.fingerprint not in lost]
-    skipped = [(p, "lost before, and there is no new evidence") for p in made if p.fingerprint in lost]
+    fresh, skipped = rejections.fresh(made, records, champion)
     share = evidence.diagnosis.share
     cheaper = max((share(p.surface) for p in fresh if p.surface != "policy"), default=0.0)  # type: ignore[arg-type]
     kept = []

@@ -15,7 +15,8 @@ _COMMON = frozenset(
     re.findall(
         r"\w+",
         "the and for are was with you your please can could would this that have has had not but what when where how "
-        "why want wants need needs like just from about there they them then than will does did its don won",
+        "why want wants need needs like just from about there they them then than will does did its don won "
+        "been any other number",
     )
 )
 
