@@ -12,6 +12,7 @@ import random
 import sqlite3
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,6 +75,7 @@ async def _measured(deployed: Fleet, rate: float, runs: int, say: Say) -> dict[s
         "rollback_s_median": round(median(seconds), 3),
         "rollback_s_max": round(max(seconds), 3),
         "failed_requests": sum(each.status != 200 for each in asked),
+        "failed_by_status": dict(Counter(str(each.status or "no answer") for each in asked if each.status != 200)),
         "requests": len(asked),
         "requests_per_s": round(len(asked) / (time.time() - started), 1),
         "runs": len(found),
