@@ -34,6 +34,8 @@ from services.gateway.app import create_app
 from services.proxy.store import open_reader
 
 AGENT = "support"
+_MORE, _LONGER = 90, 4
+"""Sessions between further looks, and how many there are, in every life in which the monitor has seen nothing."""
 _LEARNED_AT = 10
 """Demonstrations of one kind after which trained weights do it as well as they ever will."""
 
@@ -110,6 +112,11 @@ async def _serve(config: Settings, world: World, seed: int) -> str:
             desk = Desk(client, keys, BASE, world.tools, world.office, world.facts, world.rule, world.judge,
                         world.outcomes, seed=seed)  # fmt: skip
             await desk.serve(requests("train", phase.sessions, seed * 10 + number, phase.questions))
+            alarm = look(config)
+        for more in range(_LONGER):
+            if alarm:
+                break
+            await desk.serve(requests("train", _MORE, 1000 + seed * 10 + more, world.phases[-1].questions))
             alarm = look(config)
     connection.close()
     return alarm

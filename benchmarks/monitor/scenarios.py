@@ -33,7 +33,7 @@ def _missing_fact(rng: random.Random) -> World:
     if rng.random() < 0.5:
         for sheet in known.values():
             del sheet[CHANGED_TOPIC]
-    return World((Phase(260, rng.uniform(0.45, 0.6)),), facts=truth, remembered=known)
+    return World((Phase(360, rng.uniform(0.45, 0.6)),), facts=truth, remembered=known)
 
 
 def _misrouted_tool(rng: random.Random) -> World:
@@ -48,14 +48,14 @@ def _misrouted_tool(rng: random.Random) -> World:
             {"start_return": "send goods back, or cancel and stop an order", "cancel_order": "close a case"},
         ]
     )
-    return World((Phase(240, rng.uniform(0.2, 0.4)),), tools=tools_with(wrong))
+    return World((Phase(360, rng.uniform(0.2, 0.4)),), tools=tools_with(wrong))
 
 
 def _malformed_arguments(rng: random.Random) -> World:
     """The tool takes values of a form that its schema doesn't tell."""
     if rng.random() < 0.5:
-        return World((Phase(240, 0.3),), tools=tools_with(without_enum="reason"))
-    return World((Phase(240, rng.uniform(0.3, 0.5)),), office=BackOffice(order_form=rng.choice(["ORD-", "NW-"])))
+        return World((Phase(360, 0.3),), tools=tools_with(without_enum="reason"))
+    return World((Phase(360, rng.uniform(0.3, 0.5)),), office=BackOffice(order_form=rng.choice(["ORD-", "NW-"])))
 
 
 def _missing_procedure(rng: random.Random) -> World:
@@ -63,7 +63,7 @@ def _missing_procedure(rng: random.Random) -> World:
     tool, first = rng.choice(
         [("cancel_order", "track_order"), ("start_return", "track_order"), ("change_address", "track_order")]
     )
-    return World((Phase(260, rng.uniform(0.2, 0.4)),), office=BackOffice(procedures={tool: (first, tool)}))
+    return World((Phase(360, rng.uniform(0.2, 0.4)),), office=BackOffice(procedures={tool: (first, tool)}))
 
 
 def _strict_wording(rng: random.Random) -> World:
@@ -75,7 +75,7 @@ def _strict_wording(rng: random.Random) -> World:
             "Do not change the delivery address of an order, whoever asks.",
         ]
     )
-    phases = (Phase(240, rng.uniform(0.2, 0.4)),)
+    phases = (Phase(360, rng.uniform(0.2, 0.4)),)
     if rng.random() < 0.5:
         return World(phases, rule=wording)
     return World(phases, guardrails=(Guardrail(id="g1", text=wording),))
@@ -84,24 +84,24 @@ def _strict_wording(rng: random.Random) -> World:
 def _broad_inability(rng: random.Random) -> World:
     """The model is not up to the work, whatever it is told."""
     able = rng.uniform(0.4, 0.6)
-    return World((Phase(340, 0.2),), weights={"": Abilities(able, {"answer": 0.9})})
+    return World((Phase(420, 0.2),), weights={"": Abilities(able, {"answer": 0.9})})
 
 
 def _regression(rng: random.Random) -> World:
     """The last update made it worse at everything."""
     worse = rng.uniform(0.55, 0.7)
     weights = {"": Abilities(), "support-c-second": Abilities(worse)}
-    return World((Phase(180, 0.4), Phase(180, 0.4, "support-c-second")), weights=weights)
+    return World((Phase(220, 0.4), Phase(220, 0.4, "support-c-second")), weights=weights)
 
 
 def _workload_shift(rng: random.Random) -> World:
     """Other customers come, and are served as well as the ones before."""
     shares = rng.choice([(0.1, 0.8), (0.8, 0.1), (0.2, 0.6)])
-    return World(tuple(Phase(120, share) for share in shares))
+    return World(tuple(Phase(180, share) for share in shares))
 
 
 def _noise(rng: random.Random) -> World:
-    return World((Phase(240, rng.uniform(0.2, 0.6)),), weights={"": Abilities(rng.uniform(0.95, 0.98))})
+    return World((Phase(360, rng.uniform(0.2, 0.6)),), weights={"": Abilities(rng.uniform(0.95, 0.98))})
 
 
 def _reward_hack(rng: random.Random) -> World:

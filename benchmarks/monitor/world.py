@@ -28,7 +28,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class World:
-    phases: Sequence[Phase] = (Phase(240),)
+    phases: Sequence[Phase] = (Phase(360),)
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: facts_now(changed=False))
     """What is true."""
     remembered: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: facts_now(changed=False))

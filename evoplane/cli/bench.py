@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+import subprocess
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -133,3 +137,29 @@ def agreement(json: Json = False) -> None:
     from benchmarks.agreement import run  # only in the repository, and heavy
 
     show(run(settings().var, say=lambda line: err.print(line, style="dim", highlight=False)), json)
+
+
+@app.command("monitor")
+def monitor(
+    seeds: Annotated[int, typer.Option(min=1, help="Lives of every scenario.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="One life of each; its figures mean little.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Put the confusion matrix into this page.")] = None,
+    json: Json = False,
+) -> None:
+    """Does it choose the right surface, and leave well alone? Simulated lives with faults that nobody told it about.
+
+    Also how soon a drop is seen, how often nothing is taken for something, and what watching costs.
+
+    Example: evoplane bench monitor --seeds 5 --write docs/control-plane.md
+    """
+    command = [sys.executable, "-m", "benchmarks.monitor", str(settings().var), "--seeds", str(seeds)]
+    command += [*(["--quick"] if quick else []), *(["--write", str(write)] if write else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise typer.Exit(1)
+    found = jsonlib.loads(done.stdout)
+    if json:
+        print_json(found)
+    else:
+        show({k: v for k, v in found.items() if k not in ("confusion", "misses", "methods")}, False)
+        show([{"fault": name, **chosen} for name, chosen in found["confusion"].items()], False)
