@@ -163,3 +163,22 @@ def monitor(
     else:
         show({k: v for k, v in found.items() if k not in ("confusion", "misses", "methods")}, False)
         show([{"fault": name, **chosen} for name, chosen in found["confusion"].items()], False)
+
+
+@app.command("train")
+def train(
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny batches: a smoke test of the speed part.")] = False,
+    json: Json = False,
+) -> None:
+    """Losses of every algorithm against independent implementations; speed and memory of a step beside TRL's.
+
+    Example: evoplane bench train --json
+    """
+    from benchmarks.train.run import run  # only in the repository, and heavy
+
+    found = run(settings().model_dir, quick=quick, say=lambda line: err.print(line, style="dim", highlight=False))
+    if json:
+        print_json(found)
+    else:
+        show({name: value for name, value in found.items() if name not in ("steps", "losses")}, False)
+        show(found["steps"], False)

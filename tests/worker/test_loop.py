@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,57 @@ def test_suspected_reward_hacking_refuses_the_job_unless_told_otherwise(make: Ma
         run(read_job(make("job", rows, history=history)))
     result = run(read_job(make("told", rows, history=history, stop_on_reward_hacking=False)))
     assert result["reward_watch"]["verdict"] == "suspected"
+
+
+@pytest.fixture
+def speaking_model(tmp_path: Path, tiny_model: Path) -> Path:
+    """The tiny model with a tokenizer (a token a letter, one for each pair of equal letters) and a chat template."""
+    from tokenizers import Tokenizer, decoders, models
+
+    letters = [chr(ord("a") + i) for i in range(26)]
+    vocabulary = {token: i for i, token in enumerate(["<", ">", "|", *letters, *(2 * x for x in letters)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [(x, x) for x in letters]))
+    tokenizer.decoder = decoders.Fuse()
+    folder = tmp_path / "speaking"
+    shutil.copytree(tiny_model, folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.content }}>{% endfor %}{% if add_generation_prompt %}|{% endif %}"
+    )
+    return folder
+
+
+def spoken(folder: Path, served: str, written: str) -> list[dict[str, Any]]:
+    """Rows whose log-probabilities the server captured for the prompt `served`, and whose ids say `written`; both are
+    space-separated tokens."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompts = [[vocabulary[token] for token in text.split()] for text in (served, written)]
+    rows = []
+    for i in range(12):
+        answer = [40 + i, 50, 2]
+        with torch.no_grad():
+            table = torch.log_softmax(model(input_ids=torch.tensor([prompts[0] + answer])).logits[0], -1)
+        logprobs = [float(table[len(prompts[0]) - 1 + t, token]) for t, token in enumerate(answer)]
+        rows.append({"prompt_token_ids": prompts[1], "completion_token_ids": answer, "logprobs": logprobs})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("written", "cause"),
+    [
+        ("< a b b c > |", "tokenizer. 100% of the prompts are not the ids"),
+        ("< a bb c >", "chat template. 100% of the prompts do not end as this model's template begins an answer"),
+        ("< c bb a > |", "other weights"),
+    ],
+)
+def test_a_tokenizer_or_template_mismatch_stops_training_and_is_named(
+    make: Make, speaking_model: Path, written: str, cause: str
+) -> None:
+    rows = spoken(speaking_model, served="< a bb c > |", written=written)
+    told = {"algorithm": "sft", "base": str(speaking_model), "logprob_tolerance": 1e-4}
+
+    with pytest.raises(JobError, match=f"Likely cause: {cause}"):
+        run(read_job(make("job", rows, **told)))
+    agreeing = spoken(speaking_model, served="< a bb c > |", written="< a bb c > |")
+    assert run(read_job(make("agreeing", agreeing, **told)))["logprob_gap_max"] < 1e-4

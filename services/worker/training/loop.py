@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -57,7 +58,7 @@ class Trained:
 
 
 class Trainer:
-    """One run of a job: `train` is its only use."""
+    """One run of a job: `train` does all of it, `prepare` and `step` are its parts."""
 
     def __init__(
         self,
@@ -70,14 +71,15 @@ class Trainer:
         self._job, self._algorithm, self._examples, self._report, self._say = job, algorithm, examples, report, say
         torch.set_num_threads(job.threads)
         torch.manual_seed(job.seed)
-        self._accelerator = Accelerator(mixed_precision="no")
+        # a schedule counts optimiser steps; Accelerate would otherwise advance it once for each process
+        self._accelerator = Accelerator(mixed_precision="no", step_scheduler_with_optimizer=False)
         policy = load_policy(job, reward_head=algorithm.trains_reward_head)
         self._steps = list(schedule(examples, job, pairs=algorithm.required().pairs))
         # FSDP re-registers parameters, so it must wrap the policy before the optimiser sees them
-        self._policy: torch.nn.Module = self._accelerator.prepare(policy)
-        self._trainable = [p for p in self._policy.parameters() if p.requires_grad]
+        self.policy: torch.nn.Module = self._accelerator.prepare(policy)
+        self._trainable = [p for p in self.policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(self._trainable, lr=job.learning_rate, weight_decay=0.0)
-        rates = LambdaLR(optimizer, lambda step: _learning_rate_share(step, len(self._steps), job.warmup_steps))
+        rates = LambdaLR(optimizer, lambda step: learning_rate_share(step, len(self._steps), job.warmup_steps))
         self._optimizer, self._rates = self._accelerator.prepare(optimizer, rates)
         self._known: list[Known] = []
         self._scored = Scored()
@@ -85,16 +87,16 @@ class Trainer:
     def train(self, heldout: Sequence[Example]) -> Trained:
         """Train from the job's last checkpoint, or from the start; reports after every optimiser step."""
         job, accelerator = self._job, self._accelerator
-        gap = self._look_ahead()
-        checkpoint = Checkpoint(job.output / "checkpoint", accelerator, self._policy)
+        gap = self.prepare()
+        checkpoint = Checkpoint(job.output / "checkpoint", accelerator, self.policy)
         fingerprint = job.fingerprint()
         progress = checkpoint.load(fingerprint) or Progress(fingerprint=fingerprint)
         if heldout and progress.heldout_loss_before is None:
             progress.heldout_loss_before = self._measure(heldout).loss
-        self._policy.train()
+        self.policy.train()
         started = time.monotonic() - progress.seconds
         for step in range(progress.step, len(self._steps)):
-            metrics = self._step(step)
+            metrics = self.step(step)
             progress.step = step + 1
             progress.tokens += metrics.pop("computed_tokens")
             progress.seconds = time.monotonic() - started
@@ -113,18 +115,18 @@ class Trainer:
                 checkpoint.save(progress)
         return Trained(
             accelerator=accelerator,
-            policy=self._policy,
+            policy=self.policy,
             progress=progress,
             heldout=self._measure(heldout) if heldout else None,
             logprob_gap=gap,
         )
 
-    def _look_ahead(self) -> tuple[float, float] | None:
+    def prepare(self) -> tuple[float, float] | None:
         """Advantages, and scores under the starting weights; stops when those aren't the weights that sampled."""
         job, examples = self._job, self._examples
         first = [i for unit in self._steps[0][1] for i in unit]
         self._scored = score_rows(
-            job, self._policy, self._accelerator, examples, self._algorithm.required(), first, self._say
+            job, self.policy, self._accelerator, examples, self._algorithm.required(), first, self._say
         )
         found = gaps(enumerate(examples), self._scored, job.policy_version)
         check(job, examples, found)
@@ -135,7 +137,7 @@ class Trainer:
         ]
         return _mean_and_max([gap for _, gap in found])
 
-    def _step(self, step: int) -> dict:
+    def step(self, step: int) -> dict[str, Any]:
         """One optimiser step; its figures, summed over packs and processes."""
         job, accelerator = self._job, self._accelerator
         units = self._steps[step][1]
@@ -146,7 +148,7 @@ class Trainer:
         sums: dict[str, torch.Tensor] = {}
         for number, members in enumerate(mine):
             last = number == len(mine) - 1
-            with nullcontext() if last else accelerator.no_sync(self._policy):
+            with nullcontext() if last else accelerator.no_sync(self.policy):
                 loss, figures = self._loss(members or rows[:1], total)
                 if not members:  # this process only keeps the others company
                     loss, figures = loss * 0, {name: value * 0 for name, value in figures.items()}
@@ -178,7 +180,7 @@ class Trainer:
 
     def _loss(self, members: Sequence[int], total: Totals) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         batch, packed = self._collate(members, total)
-        output = self._policy(packed, self._job.temperature)
+        output = self.policy(packed, self._job.temperature)
         policy = Scores(output[0], output[1], output[3])
         reference = self._reference(members, output[0].device)
         loss, figures = self._algorithm.loss(batch, policy, reference)
@@ -220,18 +222,18 @@ class Trainer:
         """Token-weighted loss and exact-match share, in evaluation mode."""
         loss = weight = 0.0
         exact = 0
-        self._policy.eval()
+        self.policy.eval()
         with torch.no_grad():
             for start in range(0, len(examples), self._job.batch_size):
                 rows = examples[start : start + self._job.batch_size]
                 batch = collate(rows, [Known()] * len(rows), totals(rows, forced=True), forced=True)
-                output = self._policy(pack(rows).to(self._accelerator.device))
+                output = self.policy(pack(rows).to(self._accelerator.device))
                 own = batch.mask * batch.per_token(batch.weights)
                 loss -= float((own * output[0].cpu()).sum())
                 weight += float(own.sum())
                 wrong = ~output[2].cpu() & (batch.mask > 0)
                 exact += len(rows) - len(batch.owners[wrong].unique())
-        self._policy.train()
+        self.policy.train()
         return Heldout(loss=loss / weight, exact=exact / len(examples))
 
 
@@ -240,6 +242,7 @@ def _mean_and_max(gaps: Sequence[torch.Tensor]) -> tuple[float, float] | None:
     return (flat.mean().item(), flat.max().item()) if flat.numel() else None
 
 
-def _learning_rate_share(step: int, steps: int, warmup: int) -> float:
+def learning_rate_share(step: int, steps: int, warmup: int) -> float:
+    """Of the peak learning rate, at a step from 0."""
     warm = min(1.0, (step + 1) / warmup) if warmup else 1.0
     return warm * (1 - (1 - _FINAL_SHARE) * step / steps)

@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from services.worker.training.attention import Look, PackedAttention
 from services.worker.training.examples import Example
 
 ATTENTION = "shared_prefix"
@@ -50,6 +51,8 @@ class Pack:
     """[1, T]"""
     blocks: tuple[Block, ...]
     """In the order of their tokens."""
+    looks: tuple[Look, ...]
+    """The same, stretch by stretch: what CPUs compute attention by."""
     predict_at: torch.Tensor
     """[N] index in T of the token that predicts each target."""
     targets: torch.Tensor
@@ -89,6 +92,7 @@ def pack(examples: Sequence[Example]) -> Pack:
         input_ids=torch.tensor([layout.ids]),
         position_ids=torch.tensor([layout.positions]),
         blocks=tuple(layout.blocks),
+        looks=tuple(layout.looks),
         predict_at=torch.tensor(predict_at),
         targets=torch.tensor([t for e in examples for t in e.completion_token_ids]),
         steps_at=torch.tensor(steps_at, dtype=torch.long),
@@ -108,6 +112,7 @@ class _Layout:
         self.ids: list[int] = []
         self.positions: list[int] = []
         self.blocks: list[Block] = []
+        self.looks: list[Look] = []
         self.first_target = [0] * len(examples)
         """Index in T of each sample's first completion token."""
         self._examples = examples
@@ -155,6 +160,10 @@ class _Layout:
         return list(range(start, start + len(ids)))
 
     def _block(self, context: list[int], rows: list[list[int]]) -> None:
+        ends = [i for i, token in enumerate(context) if token + 1 not in context[i + 1 : i + 2]]
+        for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False):
+            self.looks.append(Look(rows[0][0], rows[-1][-1] + 1, context[first], context[last] + 1))
+        self.looks.extend(Look(row[0], row[-1] + 1, row[0], row[-1] + 1) for row in rows)
         longest = max(map(len, rows))
         plain = not context
         mask = None if plain else torch.ones(longest, len(context) + longest, dtype=torch.bool).tril(len(context))
@@ -191,6 +200,8 @@ def shared_prefix_attention(
     """Attention over one pack. query [1, H, T, D]; key and value [1, H/g, T, D]; returns [1, T, H, D]."""
     if sliding_window is not None or softcap is not None:
         raise NotImplementedError("packed training knows neither sliding windows nor soft-capped attention")
+    if query.device.type == "cpu":
+        return PackedAttention.apply(query, key, value, packed.looks, scaling).transpose(1, 2), None
     groups = query.shape[1] // key.shape[1]
     q, k, v = query[0], key[0].repeat_interleave(groups, 0), value[0].repeat_interleave(groups, 0)
     return torch.cat([_block_attention(q, k, v, b, scaling) for b in packed.blocks], dim=1).transpose(0, 1)[None], None
