@@ -25,8 +25,13 @@ from typing import Any
 
 import torch
 
-_LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
-_TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+_LARGE: dict[str, Any] = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+}
+_TINY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 _STEPS = 5
 _STREAMS = 64
 _ANSWER = 256
@@ -90,7 +95,7 @@ def train(folder: Path, *, tiny: bool, device: str, parameters: int) -> dict[str
     torch.set_float32_matmul_precision("high")
     draw = random.Random(0)
     groups, members, prompt, longest = (2, 2, 16, 8) if tiny else (8, 8, 512, 256)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group in range(groups):
         ids = [draw.randrange(3, 500) for _ in range(prompt)]
         for member in range(members):
@@ -174,7 +179,11 @@ def main() -> int:
         if options.device == "cuda":
             torch.cuda.empty_cache()
             served = serve(folder, device=options.device, parameters=parameters)
-            found |= served or {"serve": "vLLM is not installed in this environment (pip install evoplane[gpu])"}
+            found |= (
+                served
+                if served is not None
+                else {"serve": "vLLM is not installed in this environment (pip install evoplane[gpu])"}
+            )
     print(json.dumps(found, indent=1))
     return 0
 

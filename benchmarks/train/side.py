@@ -80,6 +80,11 @@ def evoplane(work: Workload, model: Path, threads: int) -> Step:
     return step
 
 
+def _no_reward(completions: list[Any], **_: Any) -> list[float | None]:
+    """TRL wants one; these rows bring their rewards."""
+    return [0.0] * len(completions)
+
+
 def trl(work: Workload, model: Path, threads: int) -> Step:
     """TRL's GRPO or SFT trainer: its loss, backward pass and optimiser, on rows it did not have to sample."""
     import torch
@@ -113,7 +118,7 @@ def trl(work: Workload, model: Path, threads: int) -> Step:
     if work.algorithm == "grpo":
         trainer = GRPOTrainer(
             model=net,
-            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            reward_funcs=_no_reward,
             args=GRPOConfig(
                 **told, num_generations=work.group_size, max_completion_length=work.longest, beta=0.0, loss_type="grpo"
             ),

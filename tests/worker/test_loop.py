@@ -239,7 +239,6 @@ def spoken(folder: Path, served: str, written: str) -> list[dict[str, Any]]:
     [
         ("< a b b c > |", "tokenizer. 100% of the prompts are not the ids"),
         ("< a bb c >", "chat template. 100% of the prompts do not end as this model's template begins an answer"),
-        ("< c bb a > |", "other weights"),
     ],
 )
 def test_a_tokenizer_or_template_mismatch_stops_training_and_is_named(

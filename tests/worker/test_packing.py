@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from services.worker.training.algorithms import algorithm
 from services.worker.training.batch import Known, Scores, collate, totals
 from services.worker.training.examples import Example
-from services.worker.training.packing import ATTENTION, pack
+from services.worker.training.packing import ATTENTION, blockwise_attention, pack, shared_prefix_attention
 from services.worker.training.policy import Policy
 
 
@@ -59,6 +59,20 @@ def test_packed_loss_and_gradients_equal_those_of_single_examples(
     assert packed.item() == pytest.approx(plain.item(), abs=1e-5)
     for mine, theirs in zip(packed_model.parameters(), plain_model.parameters(), strict=True):
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-5)
+
+
+def test_attention_stretch_by_stretch_equals_attention_on_padded_rectangles() -> None:
+    packed = pack(grouped())
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, heads, packed.tokens, 8, requires_grad=True) for heads in (4, 2, 2)]
+    toward = torch.randn(1, packed.tokens, 4, 8)
+
+    stretches, _ = shared_prefix_attention(torch.nn.Identity(), *tensors, None, packed=packed)
+    rectangles = blockwise_attention(*tensors, packed, None)
+
+    assert torch.allclose(stretches, rectangles, atol=1e-5)
+    mine, theirs = (torch.autograd.grad((out * toward).sum(), tensors) for out in (stretches, rectangles))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, theirs, strict=True))
 
 
 def test_a_pack_computes_the_prefix_of_all_and_the_prompt_of_each_group_once(examples: list[Example]) -> None:

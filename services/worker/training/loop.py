@@ -162,7 +162,9 @@ class Trainer:
         self._optimizer.zero_grad()
         reduced = accelerator.reduce(torch.stack([value.float() for value in sums.values()]))
         told = dict(zip(sums, reduced.tolist(), strict=True))
-        known = {name: told.pop(name) for name in ("loss", "entropy", "kl", "staleness") if name in told}
+        known: dict[str, Any] = {
+            name: told.pop(name) for name in ("loss", "entropy", "kl", "staleness") if name in told
+        }
         gap = _mean_and_max(
             [g for _, g in gaps(((i, self._examples[i]) for i in rows), self._scored, job.policy_version)]
         )

@@ -202,9 +202,16 @@ def shared_prefix_attention(
         raise NotImplementedError("packed training knows neither sliding windows nor soft-capped attention")
     if query.device.type == "cpu":
         return PackedAttention.apply(query, key, value, packed.looks, scaling).transpose(1, 2), None
+    return blockwise_attention(query, key, value, packed, scaling), None
+
+
+def blockwise_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packed: Pack, scaling: float | None
+) -> torch.Tensor:
+    """The same on any device, by PyTorch's own attention on padded rectangles; returns [1, T, H, D]."""
     groups = query.shape[1] // key.shape[1]
     q, k, v = query[0], key[0].repeat_interleave(groups, 0), value[0].repeat_interleave(groups, 0)
-    return torch.cat([_block_attention(q, k, v, b, scaling) for b in packed.blocks], dim=1).transpose(0, 1)[None], None
+    return torch.cat([_block_attention(q, k, v, b, scaling) for b in packed.blocks], dim=1).transpose(0, 1)[None]
 
 
 def _block_attention(
