@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -148,16 +148,22 @@ class Gateway:
         if self.store.state_of(tenant) == "refusing":
             raise not_recording()
 
-    async def record(self, exchange: Exchange, ending: Ending) -> None:
-        """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`."""
+    async def record(self, exchange: Exchange, ending: Ending) -> Callable[[], None]:
+        """Make an exchange durable (or queue it, when capture is async); raises `StoreUnavailable`.
+
+        Gives what must be called when its answer is out, and before anything else of its session is begun: that the
+        session goes on from here is nothing the client should wait for.
+        """
         tenant = exchange.session.key.tenant
         policy = self.control.picture.policies.get(tenant, tenant_policy.DEFAULT)
         self.known.note(tenant, exchange.kept(ending))
         if exchange.large:
-            await self._record_apart(exchange, ending)
-        elif self.settings.gateway.capture == "durable":
-            await self._confirm(self._submit(exchange, ending), exchange, ending)
-        elif policy.on_failure == "block":
+            await self._durable(await self._submit_apart(exchange, ending), exchange)
+            return partial(self._go_on, exchange, ending)
+        if self.settings.gateway.capture == "durable":
+            await self._durable(self._submit(exchange, ending), exchange)
+            return partial(self._go_on, exchange, ending)
+        if policy.on_failure == "block":
             # an exchange that can't be redacted must not be answered, so that has to be known first
             self.record_later(exchange, ending)
         else:
@@ -165,6 +171,7 @@ class Gateway:
             self._answered.append((exchange, ending))
             if len(self._answered) == 1:
                 self.spawn(self._record_soon())
+        return _nothing
 
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
@@ -222,7 +229,7 @@ class Gateway:
         version = exchange.version
         self.metrics.called(version.agent, version.version, exchange.role, ending.status, ending.completion.usage)
 
-    async def _record_apart(self, exchange: Exchange, ending: Ending) -> None:
+    async def _submit_apart(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
         """A large exchange is made ready in a thread of its own kind, one at a time: others must not wait for it."""
         self.store.require_room()
         self._count(exchange, ending)
@@ -231,20 +238,19 @@ class Gateway:
         self.settle(exchange)
         async with self._apart:
             protected = await asyncio.to_thread(self._governor_apart.protect, tenant, drafts)
-        await self._confirm(self.store.submit(tenant, protected), exchange, ending)
+        return self.store.submit(tenant, protected)
 
-    async def _confirm(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
-        """Only what is durable may be pointed at: the session goes on from the exchange once it is."""
+    async def _durable(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
+        """Wait until the exchange is on the disk."""
         try:
             await future
         except InvalidDraft as error:
             # the log was taken away under a running gateway: begin the trajectory again next time
             self.forget_log(exchange.session)
             raise StoreUnavailable(str(error)) from error
-        # the answer is on its way first: whatever its client sends next is begun behind this
-        asyncio.get_running_loop().call_soon(self._go_on, exchange, ending)
 
     def _go_on(self, exchange: Exchange, ending: Ending) -> None:
+        """Only what is durable may be pointed at: the session goes on from the exchange now that it is."""
         exchange.stored(ending, self.sessions, self.contexts)
         session, events = exchange.session, [*exchange.inputs, exchange.call]
         self.recent.note(session.key, session.session_id, events)
@@ -252,7 +258,8 @@ class Gateway:
 
     async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
         try:
-            await self._confirm(future, exchange, ending)
+            await self._durable(future, exchange)
+            self._go_on(exchange, ending)
         except StoreUnavailable as error:
             _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
 
@@ -301,3 +308,7 @@ class Gateway:
                 await retain(self.store, self.reader, tenant, policy)
             except (StoreUnavailable, StorageFailed) as error:
                 _log.warning("retention of %s waits for its log: %s", tenant, error)
+
+
+def _nothing() -> None:
+    """What is queued goes on by itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -226,10 +226,15 @@ class Call:
                 ending.error_message = str(completion.error.get("message") or "")
         if self._prepared.translator is not None:
             headers = [JSON, *(header for header in headers if header[0] != b"content-type")]
-        if await self._recorded(ending):
+        go_on = await self._recorded(ending)
+        if go_on is None:
+            return
+        try:
             await respond(self._send, status, body, [*headers, *self._headers()])
-            if ending.status == "ok":
-                self._gateway.shadow.offer(self._exchange)
+        finally:
+            go_on()
+        if ending.status == "ok":
+            self._gateway.shadow.offer(self._exchange)
 
     def _read(self, raw: bytes, parsed: dict[str, Any]) -> tuple[bytes, Completion] | None:
         """A whole answer as the client gets it, and what it says; None when it is none."""
@@ -244,17 +249,18 @@ class Call:
     async def _failed(self, status: Any, error: ApiError) -> None:
         """No reply: record that, and say it."""
         ending = Ending(status, error_type=error.code, error_message=str(error))
-        if await self._recorded(ending):
+        go_on = await self._recorded(ending)
+        if go_on is not None:
+            go_on()
             await respond_error(self._send, error, self._headers(), self._exchange.dialect)
 
-    async def _recorded(self, ending: Ending) -> bool:
-        """Make it durable; on failure tell the client instead of acknowledging."""
+    async def _recorded(self, ending: Ending) -> Callable[[], None] | None:
+        """Make it durable; on failure tell the client instead. Gives what to call behind the answer."""
         try:
-            await self._gateway.record(self._exchange, ending)
+            return await self._gateway.record(self._exchange, ending)
         except StoreUnavailable:
             await respond_error(self._send, errors.not_recording(), self._headers(), self._exchange.dialect)
-            return False
-        return True
+            return None
 
     async def _unless_gone(self, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when the client left first: then that is recorded."""
@@ -262,7 +268,8 @@ class Call:
             return await self._request.unless_gone(work)
         except ClientGone:
             with contextlib.suppress(StoreUnavailable):  # counted where it was refused; nobody is left to tell
-                await self._gateway.record(self._exchange, Ending("cancelled", ext={"client_disconnected": True}))
+                gone = Ending("cancelled", ext={"client_disconnected": True})
+                (await self._gateway.record(self._exchange, gone))()
             return None
 
     def _headers(self) -> Headers:

@@ -50,7 +50,7 @@ async def ask_shadow(gateway: Gateway, exchange: Exchange) -> Shadowed:
         else:
             text = raw.decode(errors="replace")
             ending = Ending("error", error_type=f"http_{response.status}", error_message=text)
-    await gateway.record(exchange, ending)
+    (await gateway.record(exchange, ending))()
     usage = (completion.usage if completion is not None else None) or {}
     return Shadowed(said, sum(int(usage.get(f"{name}_tokens") or 0) for name in ("prompt", "completion")))
 

@@ -143,17 +143,20 @@ class StreamRelay:
         """Record, then release the end that fits."""
         rest = self._flush()
         try:
-            await self._gateway.record(self._exchange, ending)
+            go_on = await self._gateway.record(self._exchange, ending)
         except StoreUnavailable:
             await self._break_off(errors.not_recording())
             return
-        match ending.status:
-            case "cancelled":
-                return
-            case "truncated":
-                await self._break_off(errors.stream_truncated(ending.error_message or ""), rest)
-            case _:
-                await self._send({"type": "http.response.body", "body": rest + self._held, "more_body": False})
+        try:
+            match ending.status:
+                case "cancelled":
+                    return
+                case "truncated":
+                    await self._break_off(errors.stream_truncated(ending.error_message or ""), rest)
+                case _:
+                    await self._send({"type": "http.response.body", "body": rest + self._held, "more_body": False})
+        finally:
+            go_on()
         if ending.status == "ok":
             self._gateway.shadow.offer(self._exchange)
 
