@@ -312,14 +312,23 @@ class Price(_Section):
     output_per_million: float = Field(ge=0, description="per million completion tokens")
 
 
+AlertEvent = Literal[
+    "evoplane.agent.degraded",
+    "evoplane.agent.workload_shift",
+    "evoplane.canary.aborted",
+    "evoplane.canary.paused",
+    "evoplane.approval.waiting",
+    "evoplane.rollback.done",
+]
+"""What people are told of."""
+
+
 class AlertHook(_Section):
     """A system that is told of alerts by a signed POST."""
 
     url: str = Field(pattern="^https?://", description="where it listens")
     secret_env: str = Field(description="environment variable that holds the secret of its HMAC-SHA256 signature")
-    events: list[Literal["evoplane.agent.degraded", "evoplane.agent.workload_shift"]] = Field(
-        ["evoplane.agent.degraded"], description="what it is told"
-    )
+    events: list[AlertEvent] = Field(["evoplane.agent.degraded"], description="what it is told")
 
 
 class Alerts(_Section):
@@ -401,6 +410,21 @@ class Judge(_Section):
     max_chars: int = Field(24000, ge=100, description="longest conversation shown to it; older messages are left out")
     concurrency: int = Field(4, ge=1, description="questions at once")
     timeout_s: float = Field(120, gt=0, description="longest wait for one answer")
+    interval_s: int = Field(0, ge=0, description="new answers are judged this often, in seconds; 0: only by hand")
+
+    @model_validator(mode="after")
+    def _has_somebody_to_ask(self) -> Judge:
+        if self.interval_s and not (self.url and self.model):
+            raise ValueError("interval_s: name the url and the model that are to be asked")
+        return self
+
+
+class NextState(_Section):
+    """What users' next messages say about the answers before them."""
+
+    interval_s: int = Field(
+        0, ge=0, description="the trained classifier reads new replies this often, in seconds; 0: only by hand"
+    )
 
 
 class Otlp(_Section):
@@ -429,6 +453,7 @@ class Settings(_Section):
     delivery: Delivery = Delivery()
     harvest: Harvest = Harvest()
     judge: Judge = Judge()
+    next_state: NextState = NextState()
     alerts: Alerts = Alerts()
     alert_hooks: dict[str, AlertHook] = {}
     prices: dict[str, Price] = {}

@@ -20,9 +20,12 @@ import httpx
 import msgspec
 
 from evoplane.settings import AlertHook, Settings
+from flows.locks import Busy, exclusive
 
 _log = logging.getLogger("flows.alert_hooks")
 _PAUSE_S = 0.5
+_TURN_S = 60.0
+"""How long one waits for another process that is sending."""
 
 
 class Waiting(msgspec.Struct, kw_only=True):
@@ -56,15 +59,37 @@ def enqueue(config: Settings, event: str, id: str, payload: Mapping[str, Any], a
 def send(
     config: Settings,
     *,
+    only: str | None = None,
     post: Callable[..., httpx.Response] = httpx.post,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> Report:
-    """Try what waits. Delivered means 2xx; what was not taken within `alerts.keep_hours` is put aside, not deleted."""
+    """Try what waits, or of it the alert `only`; processes take turns.
+
+    Delivered means 2xx; what was not taken within `alerts.keep_hours` is put aside, not deleted.
+    """
+    if not any(outbox(config).glob("*.json")):
+        return Report()
+    try:
+        with exclusive(outbox(config) / "sending.lock", _TURN_S):
+            return _send(config, only, post, sleep, clock)
+    except Busy as error:
+        return Report(failed=(f"webhooks: {error}",))
+
+
+def _send(
+    config: Settings,
+    only: str | None,
+    post: Callable[..., httpx.Response],
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Report:
     sent: list[str] = []
     failed: list[str] = []
     for file in sorted(outbox(config).glob("*.json")):
         waiting = msgspec.json.decode(file.read_bytes(), type=Waiting)
+        if only not in (None, waiting.id):
+            continue
         hook = config.alert_hooks.get(waiting.hook)
         why = "no such hook any more" if hook is None else _try(config, hook, waiting, post, sleep, clock)
         if why is None:

@@ -24,6 +24,7 @@ from flows import (
     mirroring,
     policies,
     reports,
+    telling,
 )
 from flows.exposure import StageResult
 from flows.rollback import roll_back
@@ -34,7 +35,6 @@ from registry import (
     control,
     decisions,
     pointers,
-    prefect_runs,
     serving,
     tenants,
     versions,
@@ -52,9 +52,6 @@ from prefect.input import RunInput  # isort: skip
 from prefect.runtime import flow_run  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
 
-ABORTED = "evoplane.canary.aborted"
-PAUSED = "evoplane.canary.paused"
-WAITING = "evoplane.approval.waiting"
 _STATES: dict[str, candidates.State] = {
     "Shadow abort": "aborted",
     "Shadow inconclusive": "paused",
@@ -234,7 +231,9 @@ def canary_stage(agent: str, version: str) -> StageResult:
     result = exposure.canary(config, agent, version, progress.set)
     if result.end != "pass":
         payload = {"agent": agent, "version": version, "reason": result.reason, "decided_at": result.decided_at}
-        prefect_runs.emit_event(config, ABORTED if result.end == "abort" else PAUSED, agent, payload)
+        event = telling.ABORTED if result.end == "abort" else telling.PAUSED
+        id = f"canary-{agent}-{version}-{flow_run.id}"
+        telling.tell(config, control.connect(config.control_db), event, agent, id, payload)
     _note(agent, version, "canary", result)
     return result
 
@@ -280,7 +279,7 @@ def ask(config: Settings, agent: str, version: str, champion: str, tried: StageR
     create_markdown_artifact(key=f"approval-{agent}", markdown=reports.approval_page(msgspec.to_builtins(approval)))
     if approval.status == "pending":
         payload = {"agent": agent, "version": version, "approval": approval.id, "missing": approval.missing}
-        prefect_runs.emit_event(config, WAITING, agent, payload)
+        telling.tell(config, connection, telling.WAITING, agent, approval.id, payload)
     attempt = 0
     while (approval := approvals.get(connection, approval.id)).status == "pending":
         left = max(1, round(approval.left_s())) + _SUSPENSION_MARGIN_S

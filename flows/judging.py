@@ -28,10 +28,11 @@ from evaluators.judges.verdicts import Verdict
 from evaluators.rewards.posting import post
 from evoplane.settings import Settings, settings
 from flows import environment  # noqa: F401  (before prefect)
-from registry import control, tenants
+from registry import control, pointers, tenants
 
 from prefect import flow  # isort: skip
 from prefect.artifacts import create_table_artifact  # isort: skip
+from prefect.states import Completed, Failed  # isort: skip
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -52,6 +53,22 @@ def judging(agent: str, limit: int = 100) -> Told:
     told = judge_agent(config, agent, limit, endpoint(config.judge))
     create_table_artifact(key=f"judging-{agent}", table=[msgspec.to_builtins(told)], description=config.judge.model)
     return told
+
+
+@flow(name="judging-all", flow_run_name="scheduled judging", log_prints=True)
+def judging_all(limit: int = 100) -> Any:
+    """Judge every agent that serves a version. One whose verdicts can't be had or told doesn't stop the others."""
+    config = settings()
+    lines, failed = [], False
+    for agent in sorted(pointers.all_routes(control.connect(config.control_db))):
+        try:
+            told = judge_agent(config, agent, limit, endpoint(config.judge))
+            lines.append(f"{agent}: {told.judged} judged, {told.passed} passed, {told.abstained} abstained")
+        except Exception as error:  # the judge, the gateway or what lies between; said in the run's state
+            lines.append(f"{agent}: {type(error).__name__}: {error}")
+            failed = True
+    message = "; ".join(lines) or "no agent serves a version yet"
+    return Failed(message=message) if failed else Completed(message=message)
 
 
 def judge_agent(config: Settings, agent: str, limit: int, ask: Ask) -> Told:

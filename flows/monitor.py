@@ -30,6 +30,7 @@ from flows import (
     alert_hooks,
     environment,  # noqa: F401  (before prefect)
     reports,
+    telling,
     tracing,
 )
 from flows.outcomes import newly_judged
@@ -71,6 +72,7 @@ def look(agent: str) -> tuple[str, str]:
         return "No version", f"agent {agent!r} serves no version yet"
     champion = routes[agent].champion
     announce_again(config, connection, agent)
+    telling.rolled_back(config, connection, agent)  # one that no flow heard of
     reader = open_reader(config)
     with watching.memo(config.var, agent) as state:
         for judged, cursor in newly_judged(reader, agent, champion, state.cursor):

@@ -8,6 +8,7 @@ The classifier is the one that `evoplane rewards learn-replies` made; it says no
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from dashboards.reading import read_replies
 from evaluators.next_state.classifier import Embed, in_use
@@ -16,8 +17,10 @@ from evaluators.rewards.posting import post
 from evoplane.settings import Settings, settings
 from flows import environment  # noqa: F401  (before prefect)
 from flows.judging import feedback_key
+from registry import control, pointers
 
 from prefect import flow  # isort: skip
+from prefect.states import Completed, Failed  # isort: skip
 
 
 class NotTrained(Exception):
@@ -30,6 +33,26 @@ def replies(agent: str, limit: int = 1000) -> dict[str, int]:
     from evaluators.next_state.embedding import embed, embedding_name
 
     return read_agent(settings(), agent, limit, embed, embedding_name())
+
+
+@flow(name="replies-all", flow_run_name="scheduled reading of replies", log_prints=True)
+def replies_all(limit: int = 1000) -> Any:
+    """Read the replies to every agent that has a classifier. One that can't be told doesn't stop the others."""
+    from evaluators.next_state.embedding import embed, embedding_name
+
+    config = settings()
+    lines, failed = [], False
+    for agent in sorted(pointers.all_routes(control.connect(config.control_db))):
+        try:
+            told = read_agent(config, agent, limit, embed, embedding_name())
+            lines.append(f"{agent}: {told['told']} told of {told['replies']} replies")
+        except NotTrained as error:
+            lines.append(f"{agent}: {error}")
+        except Exception as error:  # the gateway, or what lies between; said in the run's state
+            lines.append(f"{agent}: {type(error).__name__}: {error}")
+            failed = True
+    message = "; ".join(lines) or "no agent serves a version yet"
+    return Failed(message=message) if failed else Completed(message=message)
 
 
 def read_agent(config: Settings, agent: str, limit: int, embed: Embed, embedding: str) -> dict[str, int]:

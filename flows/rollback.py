@@ -12,6 +12,7 @@ from evoplane.settings import Settings, settings
 from flows import (
     environment,  # noqa: F401  (before prefect)
     mirroring,
+    telling,
 )
 from registry import control, pointers, serving, versions
 from services.worker import client
@@ -34,8 +35,11 @@ def rollback(agent: str, to: str = "previous", why: str = "asked by an operator"
     try:
         champion, seconds = _follow_up(config, agent)
     except serving.NotServed as error:
+        telling.rolled_back(config, connection, agent, f"NOT proven: {error}")
         return Failed(name="Not served", message=str(error))
-    return Completed(name="Rolled back", message=f"version {champion} answers (verified in {seconds:.2f} s)")
+    outcome = f"version {champion} answers (verified in {seconds:.2f} s)"
+    telling.rolled_back(config, connection, agent, outcome)
+    return Completed(name="Rolled back", message=outcome)
 
 
 def roll_back(config: Settings, agent: str, to: str, why: str, actor: str, expected: str) -> float:
@@ -46,8 +50,13 @@ def roll_back(config: Settings, agent: str, to: str, why: str, actor: str, expec
     """
     connection = control.connect(config.control_db)
     pointers.rollback(connection, agent, to, why, actor, expected=expected)
-    seconds = serving.verify(config, agent, to)
+    try:
+        seconds = serving.verify(config, agent, to)
+    except serving.NotServed as error:
+        telling.rolled_back(config, connection, agent, f"NOT proven: {error}")
+        raise
     mirroring.aliases(config, connection, agent)
+    telling.rolled_back(config, connection, agent, f"version {to} answers (verified in {seconds:.2f} s)")
     return seconds
 
 

@@ -2,7 +2,8 @@
 
 Waits for the Prefect server, creates deployments and automations, puts right what a crash left behind,
 then serves. Evolutions and deliveries run here, at most `prefect.concurrent_runs` together; looks and
-rollbacks are served by a child process, so they never queue behind a long run.
+rollbacks are served by a child process, so they never queue behind a long run. Where judging or the reading of replies
+is on, another child serves those: a canary that waits for verdicts must not be what they wait for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from evoplane.settings import Settings, settings
 from flows import automations, deliveries, environment  # noqa: F401  (before prefect)
 from flows.deliver import deliver, take_out
 from flows.evolve import evolve
+from flows.judging import judging, judging_all
 from flows.monitor import monitor, monitor_all
+from flows.replies import replies, replies_all
 from flows.rollback import rollback
 from registry import alerts, approvals, control, mlflow_approvals, pointers, prefect_runs, versions
 
@@ -42,6 +45,8 @@ _log = logging.getLogger("flows.serve")
 _SERVER_WAIT_S = 300.0
 _QUICK = "--quick"
 """Argument of the child process that serves looks and rollbacks."""
+_SIGNALS = "--signals"
+"""Argument of the child process that serves judging and the reading of replies."""
 _PR_SET_PDEATHSIG = 1
 _APPROVALS_LOOK_S = 2.0
 _MLFLOW_LOOK_S = 10.0
@@ -50,20 +55,23 @@ _MLFLOW_LOOK_S = 10.0
 def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = settings()
-    if _QUICK in arguments:
+    if _QUICK in arguments or _SIGNALS in arguments:
         wait_for_server(config)
         _die_with_parent()
-        serve_quick(config)
+        (serve_quick if _QUICK in arguments else serve_signals)(config)
         return 0
     ready_file(config).unlink(missing_ok=True)
     wait_for_server(config)
-    child = subprocess.Popen([sys.executable, "-m", "flows.serve", _QUICK])
+    wanted = [_QUICK, *([_SIGNALS] if signal_deployments(config) else [])]
+    children = [subprocess.Popen([sys.executable, "-m", "flows.serve", which]) for which in wanted]
     try:
-        serve_long(config, child)
+        serve_long(config, children[0])
     finally:
         ready_file(config).unlink(missing_ok=True)
-        child.terminate()
-        child.wait(timeout=30)
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.wait(timeout=30)
     return 0
 
 
@@ -134,21 +142,38 @@ def resume_decided(config: Settings, connection: sqlite3.Connection, told: set[s
 
 def serve_quick(config: Settings) -> None:
     """Looks (on request and on schedule) and rollbacks. A scheduled look that finds another one running is dropped."""
-    one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
     serve(
         _deployment(monitor, "on-request", description="look at an agent now"),
         _deployment(rollback, "rollback", description="the previous version serves again"),
-        _deployment(
-            monitor_all,
-            "scheduled",
-            interval=timedelta(seconds=config.monitor.interval_s),
-            concurrency_limit=one,
-            description="look at every agent",
-        ),
+        _scheduled(monitor_all, config.monitor.interval_s, "look at every agent"),
         limit=1,
         pause_on_shutdown=False,
         print_starting_message=False,
     )
+
+
+def serve_signals(config: Settings) -> None:
+    """What `signal_deployments` says, one run at a time."""
+    serve(*signal_deployments(config), limit=1, pause_on_shutdown=False, print_starting_message=False)
+
+
+def signal_deployments(config: Settings) -> list[RunnerDeployment]:
+    """Judging and the reading of replies, on request and on schedule, each only where its interval is set."""
+    found = []
+    if config.judge.interval_s:
+        found.append(_deployment(judging, "on-request", description="judge an agent's new answers now"))
+        found.append(_scheduled(judging_all, config.judge.interval_s, "judge every agent's new answers"))
+    if config.next_state.interval_s:
+        found.append(_deployment(replies, "on-request", description="read the replies to an agent now"))
+        found.append(_scheduled(replies_all, config.next_state.interval_s, "read the replies to every agent"))
+    return found
+
+
+def _scheduled(served: Flow[..., Any], interval_s: int, description: str) -> RunnerDeployment:
+    """Every so many seconds; a run that finds another one running is dropped."""
+    one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+    every = timedelta(seconds=interval_s)
+    return _deployment(served, "scheduled", interval=every, concurrency_limit=one, description=description)
 
 
 def _deployment(served: Flow[..., Any], name: str, **options: Any) -> RunnerDeployment:

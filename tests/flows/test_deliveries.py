@@ -13,7 +13,7 @@ import pytest
 import flows.deliver as delivery
 from evaluators.canary import Outcome
 from evoplane.settings import Settings
-from flows import deliveries, exposure, mirroring, serve
+from flows import deliveries, exposure, mirroring, serve, telling
 from flows.exposure import StageResult
 from registry import approvals, audit, canaries, candidates, control, pointers, tenants, versions
 from registry.manifest import AgentVersion, Manifest, Policy
@@ -29,6 +29,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     config = Settings.model_validate({"paths": {"var": str(tmp_path)}, "delivery": {"stage_timeout_s": 5}})
     monkeypatch.setattr(delivery, "settings", lambda: config)
     monkeypatch.setattr(exposure, "_POLL_S", 0.0)
+    monkeypatch.setattr(telling, "create_markdown_artifact", lambda **_: None)
+    monkeypatch.setattr(telling.prefect_runs, "emit_event", lambda *_: None)
     return config
 
 
@@ -290,7 +292,6 @@ def delivering(config: Settings, connection: sqlite3.Connection, monkeypatch: py
     monkeypatch.setattr(delivery, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.setattr(delivery, "create_markdown_artifact", lambda **_: None)
     monkeypatch.setattr(delivery, "flow_run", SimpleNamespace(id="run-1"))
-    monkeypatch.setattr(delivery.prefect_runs, "emit_event", lambda *_: None)
     monkeypatch.setattr(delivery.mirroring, "tags", lambda *_: True)
     monkeypatch.setattr(delivery.mirroring, "aliases", lambda *_: True)
     monkeypatch.setattr(delivery.policies, "retire", lambda *_: [])
@@ -320,6 +321,15 @@ def test_a_delivery_that_waits_goes_on_where_it_was_and_takes_the_legal_way(
     assert delivering.happened.count("promote") == 1
     assert way(connection) == ["accepted", "shadow", "canary", "approval", "promoted", "serving"]
     assert [c.state for c in canaries.list_canaries(connection, AGENT)] == ["passed"]
+
+
+def test_an_approval_is_told_of_once_however_often_its_run_begins_anew(
+    connection: sqlite3.Connection, delivering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(telling.prefect_runs, "emit_event", lambda _, event, *__: told.append(event))
+    assert delivering.run() is None and delivering.run() is None
+    assert told == [telling.WAITING]
 
 
 def test_a_rejected_delivery_ends_and_may_begin_again(connection: sqlite3.Connection, delivering: Any) -> None:
