@@ -36,7 +36,7 @@ from prefect.states import Completed, Failed  # isort: skip
 ACCEPTED = "evoplane.candidate.accepted"
 
 
-@flow(name="evolve", flow_run_name="evolve {agent} · {reason}", log_prints=True)
+@flow(name="evolve", flow_run_name="evolve {agent}", log_prints=True)
 def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = None, alert: str = "") -> Any:
     """Improve one agent, if that can be shown to be an improvement.
 

@@ -21,7 +21,7 @@ class Progress:
 
     def __init__(self, key: str, description: str):
         self._shown = 0.0
-        self._id: UUID = create_progress_artifact(progress=0.0, key=key, description=description)  # type: ignore[assignment]
+        self._id: UUID = create_progress_artifact(progress=0.0, key=key, description=description)
 
     def set(self, percent: float) -> None:
         percent = min(100.0, percent)

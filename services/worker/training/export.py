@@ -50,7 +50,7 @@ def _write(job: Job, model: torch.nn.Module, state: dict[str, torch.Tensor], dir
         model.save_pretrained(str(directory), state_dict=state, save_embedding_layers=False)  # "auto" asks the hub
         (directory / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
         return
-    model.save_pretrained(str(directory), state_dict=state)  # type: ignore[operator]
+    model.save_pretrained(str(directory), state_dict=state)
     for name in _BESIDE_WEIGHTS:
         if (job.base / name).is_file():
             shutil.copy(job.base / name, directory / name)

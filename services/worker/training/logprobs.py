@@ -33,7 +33,7 @@ def token_scores(
     hidden: torch.Tensor, head: torch.nn.Module, targets: torch.Tensor, temperature: float = 1.0
 ) -> TokenScores:
     """Scores of `targets` [N], predicted from `hidden` [N, H] through the output embeddings `head`."""
-    weight: torch.Tensor = head.weight  # type: ignore[assignment]
+    weight: torch.Tensor = head.weight
     if getattr(head, "bias", None) is None and not weight.requires_grad:
         return TokenScores(*_FrozenHead.apply(hidden, weight, targets, temperature))
     chunks = []
