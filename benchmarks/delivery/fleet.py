@@ -63,7 +63,13 @@ def fleet(folder: Path, gateways: int) -> Iterator[Fleet]:
             command = [sys.executable, "-m", "services.gateway"]
             servers.enter_context(server(command, port, "/healthz", var / "gateway.log", environment, _START_S))
             urls.append(f"http://127.0.0.1:{port}")
-        yield Fleet(urls, secret, config, inherited(**told))
+        yield Fleet(urls, secret, config, _compiling(inherited(**told), folder / "bytecode"))
+
+
+def _compiling(environment: dict[str, str], folder: Path) -> dict[str, str]:
+    """Of commands that find their modules compiled, as after any first use of an installation."""
+    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(folder)}
 
 
 def _filled(config: Settings) -> str:

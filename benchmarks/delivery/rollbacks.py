@@ -1,7 +1,7 @@
 """How long users still get a bad version: after `evoplane rollback`, and after a canary that aborts by itself.
 
-Measured from the decision (the moment the pointer is flipped, as the audit log has it) to when the last request was
-*sent* that the bad version answered; the command's own start comes on top and is a figure of its own.
+Measured to when the last request was *sent* that the bad version answered: from the start of the command, a process of
+its own as an operator's shell starts it; and from an abort's decision (the pointer's flip, as the audit log has it).
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ _TEST = {"alpha": 0.05, "harm_margin": 0.1, "min_sessions": 24}
 @dataclass(frozen=True)
 class Run:
     cause: str
-    bad_s: float
-    """From the decision to the last request sent that the bad version answered; 0 when there was none after it."""
-    command_s: float | None = None
-    """From the start of the command to the same request."""
+    flip_s: float
+    """From the pointer's flip to the last request sent that the bad version answered; 0 when none was."""
+    command_s: float = 0.0
+    """From the start of the command to the flip; an abort has none."""
     proven_s: float | None = None
     """What the command took to prove it on every gateway."""
     exposed: int = 0
     """Canary sessions until the abort."""
+
+    @property
+    def bad_s(self) -> float:
+        return self.command_s + self.flip_s
 
 
 def measure(folder: Path, *, gateways: int, rate: float, runs: int, say: Say) -> dict[str, Any]:
@@ -54,6 +58,7 @@ def measure(folder: Path, *, gateways: int, rate: float, runs: int, say: Say) ->
 
 async def _measured(deployed: Fleet, rate: float, runs: int, say: Say) -> dict[str, Any]:
     connection = control.connect(deployed.config.control_db)
+    await _command(deployed, "rollback", "--help")  # compiles what it imports
     traffic = Traffic(deployed.urls, deployed.secret, rate)
     load = asyncio.create_task(traffic.run())
     found: list[Run] = []
@@ -75,14 +80,16 @@ async def _measured(deployed: Fleet, rate: float, runs: int, say: Say) -> dict[s
         "rollback_s_median": round(median(seconds), 3),
         "rollback_s_max": round(max(seconds), 3),
         "failed_requests": sum(each.status != 200 for each in asked),
-        "failed_by_status": dict(Counter(str(each.status or "no answer") for each in asked if each.status != 200)),
+        "failed_by_status": dict(Counter(each.failure or str(each.status) for each in asked if each.status != 200)),
         "requests": len(asked),
         "requests_per_s": round(len(asked) / (time.time() - started), 1),
         "runs": len(found),
         "gateways": len(deployed.urls),
-        "command_rollback_s_max": round(max(run.bad_s for run in commands), 3),
+        "rollback_command_s_median": round(median(run.bad_s for run in commands), 3),
+        "rollback_command_s_max": round(max(run.bad_s for run in commands), 3),
+        "command_to_flip_s_median": round(median(run.command_s for run in commands), 3),
+        "flip_to_last_bad_s_max": round(max(run.flip_s for run in found), 3),
         "automatic_abort_s_max": round(max((run.bad_s for run in aborts), default=0.0), 3),
-        "from_command_start_s_median": round(median(run.command_s or 0.0 for run in commands), 3),
         "proven_on_every_gateway_s_median": round(median(run.proven_s or 0.0 for run in commands), 3),
         "abort_sessions_exposed_median": median(run.exposed for run in aborts) if aborts else None,
     }
@@ -93,26 +100,25 @@ async def _rolled_back(deployed: Fleet, connection: sqlite3.Connection, traffic:
     pointers.set_champion(connection, AGENT, BAD, f"run {number}", "bench")
     await asyncio.sleep(_SETTLE_S)
     began = time.time()
-    command = [
-        sys.executable,
-        "-c",
-        "from evoplane.cli.main import main; main()",
-        "rollback",
-        "--agent",
-        AGENT,
-        "--json",
-    ]
+    route = json.loads(await _command(deployed, "rollback", "--agent", AGENT, "--json"))
+    await asyncio.sleep(_AFTER_S)
+    decided = _seconds(route["changed_at"])
+    return Run("rollback", max(0.0, _last_bad(traffic, began) - decided), decided - began, route["served_in_s"])
+
+
+async def _command(deployed: Fleet, *arguments: str) -> bytes:
+    """What `evoplane …` printed, as its entry point runs it."""
+    program = "from evoplane.cli.main import main; main()"
     process = await asyncio.create_subprocess_exec(
-        *command, env=deployed.environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", program, *arguments),
+        env=deployed.environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
     if process.returncode != 0:
-        raise RuntimeError(f"evoplane rollback failed: {err.decode()[-500:]}")
-    await asyncio.sleep(_AFTER_S)
-    route = json.loads(out)
-    decided = _seconds(route["changed_at"])
-    last = _last_bad(traffic, began)
-    return Run("rollback", max(0.0, last - decided), max(0.0, last - began), route["served_in_s"])
+        raise RuntimeError(f"evoplane {arguments[0]} failed: {err.decode()[-500:]}")
+    return out
 
 
 async def _aborted(deployed: Fleet, connection: sqlite3.Connection, traffic: Traffic, number: int) -> Run:

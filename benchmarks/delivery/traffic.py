@@ -22,6 +22,8 @@ class Answered:
     status: int
     """0: no answer at all."""
     version: str
+    failure: str = ""
+    """The client's error when there was no answer."""
 
 
 @dataclass
@@ -56,11 +58,11 @@ class Traffic:
         headers = {"authorization": f"Bearer {self.secret}", "x-evoplane-session-id": f"s{number}"}
         body = {"model": MODEL, "messages": [{"role": "user", "content": f"Where is order {number}?"}]}
         url = f"{self.urls[number % len(self.urls)]}/v1/chat/completions"
-        status, version = 0, ""
+        status, version, failure = 0, "", ""
         try:
             async with http.post(url, json=body, headers=headers) as response:
                 await response.read()
                 status, version = response.status, response.headers.get("x-evoplane-agent-version", "")
-        except (aiohttp.ClientError, TimeoutError):
-            pass
-        self.answered.append(Answered(sent, time.time(), status, version))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            failure = type(error).__name__
+        self.answered.append(Answered(sent, time.time(), status, version, failure))

@@ -1,24 +1,21 @@
-"""`evoplane deliver`, `evoplane promote`, `evoplane rollback`: what users get."""
+"""`evoplane deliver`, `evoplane promote`: what users get."""
 
 from __future__ import annotations
 
 import getpass
-import sqlite3
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import typer
 
-from evoplane.cli.output import Json, err, show
+from evoplane.cli.following import mirror, proven
+from evoplane.cli.output import Json, show
+from evoplane.cli.permission import require
 from evoplane.settings import settings
-from registry import approvals, candidates, control, history, pointers, policies, prefect_runs, presence, serving
-from registry.lineage import explain
+from registry import approvals, candidates, control, pointers, prefect_runs
 from registry.tenants import RegistryError
-from services.proxy.store import open_reader
-from services.worker import client
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
-Why = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
 
 
 def deliver(
@@ -46,8 +43,9 @@ def promote(
 
     Example: evoplane promote --agent support --version 3
     """
-    connection = control.connect(settings().control_db)
-    _require(connection, "promote", agent)
+    config = settings()
+    connection = control.connect(config.control_db)
+    require(config, connection, "promote", agent)
     with control.transaction(connection):
         approved = [
             a
@@ -62,69 +60,6 @@ def promote(
         why = f"approval {approved[-1].id}"
         candidates.settle(connection, agent, version, "promoted", why, getpass.getuser())
         route = pointers.set_champion(connection, agent, version, why, getpass.getuser())
-    served = _proven(agent, version)
-    _mirror(agent)
+    served = proven(config, agent, version)
+    mirror(config, agent)
     show({**msgspec.to_builtins(route), "served_in_s": served}, json)
-
-
-def rollback(
-    agent: Agent,
-    to: Annotated[str, typer.Option(help="`previous`, a version, or `before EVENT_ID`.")] = "previous",
-    why: Why = "asked by an operator",
-    verify: Annotated[bool, typer.Option(help="Wait until every gateway answers with it.")] = True,
-    json: Json = False,
-) -> None:
-    """Serve the previous version again, at once and without gates; ends canary and shadow.
-
-    A version named with --to is loaded first if the model server does not have it. `--to "before EVENT_ID"` is the
-    version that served before the one that said this came to users.
-
-    Example: evoplane rollback --agent support --why "wrong refunds since noon"
-    """
-    config = settings()
-    connection = control.connect(config.control_db)
-    _require(connection, "rollback", agent)
-    to = _named(connection, agent, to)
-    try:
-        client.load_version(config, connection, agent, to)
-    except client.PolicyRefused as error:
-        raise RegistryError(f"version {to} of {agent} cannot be served: {error}") from error
-    route = pointers.rollback(connection, agent, to, why, getpass.getuser())
-    served = _proven(agent, route.champion) if verify else None
-    _mirror(agent)
-    show({**msgspec.to_builtins(route), "served_in_s": served}, json)
-
-
-def _named(connection: sqlite3.Connection, agent: str, to: str) -> str:
-    """`before EVENT_ID` as a version; anything else as it is."""
-    event_id = to.removeprefix("before ").strip()
-    if event_id == to.strip():
-        return to
-    reader = open_reader(settings())
-    try:
-        answer = explain(connection, reader, event_id, agent).answer
-    finally:
-        reader.close()
-    return history.before(connection, agent, answer.agent_version, answer.time)
-
-
-def _proven(agent: str, version: str) -> float | None:
-    """Seconds until every gateway answered with the version; None when none runs. Raises `NotServed`."""
-    if not presence.gateways(settings()):
-        err.print("no gateway runs on this machine: it will serve this version when it starts", style="yellow")
-        return None
-    return serving.verify(settings(), agent, version)
-
-
-def _require(connection: sqlite3.Connection, action: Literal["promote", "rollback"], agent: str) -> None:
-    """Raises `Forbidden` when the policies do not let this account do it."""
-    who = policies.principal(connection, getpass.getuser(), local=True)
-    policies.require(connection, policies.Policies.load(settings().policies_dir), who, action, f"Agent::{agent}")
-
-
-def _mirror(agent: str) -> None:
-    """Ask the rollback flow to bring MLflow's aliases in line; users are served right already."""
-    try:
-        prefect_runs.emit_event(settings(), "evoplane.rollback.requested", agent, {"agent": agent, "mirror": True})
-    except (OSError, RegistryError) as error:
-        err.print(f"served right already; MLflow's aliases follow when Prefect is back ({error})", style="yellow")

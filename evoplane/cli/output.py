@@ -5,15 +5,34 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import isfinite
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Printer:
+    """A rich console that is imported and made when something is printed."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        self._stderr = stderr
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=self._stderr, soft_wrap=True)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        self.console.print(*objects, **how)
+
+
+out = Printer()
+err = Printer(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
 
@@ -46,6 +65,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         out.print("nothing yet", style="dim")
         return
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in rows[0]:
         table.add_column(column, overflow="fold")

@@ -55,7 +55,10 @@ def _run(told: list[str]) -> Figure:
     """Flows can't be imported here; the replay runs as a process that says how far it is."""
     command = [sys.executable, "-m", "flows.replaying", *told]
     last: dict[str, Any] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, Progress(console=err) as progress:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        Progress(console=err.console) as progress,
+    ):
         task = progress.add_task("replaying", total=None)
         for line in process.stdout or ():
             last = jsonlib.loads(line)

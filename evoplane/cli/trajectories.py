@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from atdp import clock, convert
 from evoplane.cli import governance
-from evoplane.cli.output import Json, err, out, print_json, show
+from evoplane.cli.output import Json, Printer, err, out, print_json, show
 from evoplane.settings import settings
 from registry import control, keyring, tenant_policy, tenants
 from registry.tenants import RegistryError
@@ -213,7 +212,7 @@ async def _import(files: list[Path], tenant: str, agent: str, format: str | None
     await store.start()
     reports = []
     try:
-        with err.status("importing") as status:
+        with err.console.status("importing") as status:
             job = importing.Import(
                 store,
                 tenant,
@@ -279,7 +278,7 @@ def _purpose(name: str) -> str:
     return name
 
 
-def _print_loss(loss: dict[str, Any], console: Console = out) -> None:
+def _print_loss(loss: dict[str, Any], console: Printer = out) -> None:
     for title, style in (("lost", "red"), ("notes", "yellow")):
         for name, item in loss[title].items():
             example = f"  e.g. {item['examples'][0]}" if item["examples"] else ""

@@ -16,6 +16,9 @@ from services.gateway.app import create_app
 _GRACE_S = 30
 """Requests in flight may take this long to end after a stop was asked for."""
 
+_KEEP_ALIVE_S = 75
+"""An idle connection is left to the client to close: clients' pools keep theirs for 5 to 15 s, load balancers for 60.
+With uvicorn's own 5 s the gateway closed some at the moment a client sent on them, and a POST is not sent twice."""
 
 _COLLECTOR = (700, 4, 5_000)
 """`gc.set_threshold`. Sessions live long and are no garbage, yet every full collection walks all of them: 0.1 s at
@@ -54,6 +57,7 @@ def main() -> None:
             log_config=None,
             server_header=False,
             date_header=True,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from evoplane.cli.commands import COMMANDS, Commands, load
 from evoplane.cli.main import app, main
 from evoplane.settings import settings
 from registry.tenants import RegistryError
@@ -25,7 +28,8 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    for name, listed in group.commands.items():
+        command = load(name) if isinstance(group, Commands) else listed
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
         else:
@@ -45,6 +49,27 @@ def test_every_command_speaks_json(path: tuple[str, ...], command: click.Command
     if path[-1] in ("serve", "wrap", "version"):  # two become a server, the third prints one word
         return
     assert any("--json" in parameter.opts for parameter in command.params)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    first_paragraph = (load(name).help or "").split("\n\n")[0].replace("\n", " ")
+    assert COMMANDS[name].help == first_paragraph
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["version"], ["rollback", "--agent", "nobody"]], ids=lambda given: given[0]
+)
+def test_a_quick_command_imports_nothing_slow(arguments: list[str]) -> None:
+    slow = ("scipy", "numpy", "pandas", "httpx", "evaluators", "services.proxy.store")
+    program = (
+        "import sys\n"
+        "from evoplane.cli.main import app\n"
+        f"try: app({arguments!r})\n"
+        f"finally: print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "[]" in done.stderr.splitlines(), done.stderr
 
 
 def run(*arguments: str) -> object:

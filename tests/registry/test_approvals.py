@@ -133,7 +133,7 @@ def test_promote_refuses_an_approval_from_before_a_rollback(
     connection: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Settings, "control_db", property(lambda _: tmp_path / "control.sqlite"))
-    monkeypatch.setattr(delivery, "_mirror", lambda _: None)
+    monkeypatch.setattr(delivery, "mirror", lambda *_: None)
     approvals.decide(connection, ask(connection).id, "approved", "dana", "cli")
     delivery.promote("support", "2", json=True)
     assert pointers.read_route(connection, "support").champion == "2"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evoplane.cli import delivery
+from evoplane.cli import following, rollback
 from evoplane.settings import Settings
 from registry import control, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
@@ -19,8 +19,8 @@ from services.worker import client
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
     """Versions 1 to 3 with an adapter each, served in this order; nothing answers where the worker should be."""
     config = Settings.model_validate({"paths": {"var": str(tmp_path)}, "worker": {"port": 9}})
-    monkeypatch.setattr(delivery, "settings", lambda: config)
-    monkeypatch.setattr(delivery, "_mirror", lambda _: None)
+    monkeypatch.setattr(rollback, "settings", lambda: config)
+    monkeypatch.setattr(following, "mirror", lambda *_: None)
     connection = control.connect(config.control_db)
     tenants.create_agent(connection, "support", "model", approvers=("dana",))
     for n in ("1", "2", "3"):
@@ -32,13 +32,13 @@ def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Conne
 
 
 def test_previous_serves_again_whatever_the_worker_says(connection: sqlite3.Connection) -> None:
-    delivery.rollback("support", json=True)
+    rollback.rollback("support", json=True)
     assert pointers.read_route(connection, "support").champion == "2"
 
 
 def test_an_older_version_that_cannot_be_loaded_is_not_served(connection: sqlite3.Connection) -> None:
     with pytest.raises(RegistryError, match="version 1 of support cannot be served: the worker does not answer"):
-        delivery.rollback("support", to="1", json=True)
+        rollback.rollback("support", to="1", json=True)
     assert pointers.read_route(connection, "support").champion == "3"
 
 
@@ -51,6 +51,6 @@ def test_an_older_version_is_loaded_before_it_serves(
         champion_at_load.append((policy.served_name, pointers.read_route(connection, "support").champion))
 
     monkeypatch.setattr(client, "load", load)
-    delivery.rollback("support", to="1", json=True)
+    rollback.rollback("support", to="1", json=True)
     assert champion_at_load == [("v1", "3")]
     assert pointers.read_route(connection, "support").champion == "1"
