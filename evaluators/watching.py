@@ -17,11 +17,26 @@ import msgspec
 
 from evaluators import drift, drift_watch, triggers
 from evaluators.cases import Case
+from evaluators.drift import Drift
 from evaluators.drift_watch import DriftWatch, Moved
 from evaluators.statistics import outcome
 from evaluators.text_drift import Topics
 from evaluators.triggers import Finding, Outcome, Watch
 from evoplane.settings import Monitor
+
+
+class LastDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last look at a window found, for people."""
+
+    at: str
+    state: str
+    """drift, quiet, not enough data."""
+    moved: tuple[str, ...]
+    """Each drifted column with its p-value and effect."""
+    current: int
+    """Trajectories in the newer half, and in the half it was compared with."""
+    reference: int
+    report_url: str | None = None
 
 
 class Memo(msgspec.Struct, kw_only=True):
@@ -34,6 +49,7 @@ class Memo(msgspec.Struct, kw_only=True):
     watch: Watch = msgspec.field(default_factory=Watch)
     drift: DriftWatch = msgspec.field(default_factory=DriftWatch)
     topics: Topics = msgspec.field(default_factory=Topics)
+    last_drift: LastDrift | None = None
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -95,6 +111,25 @@ def seen(memo: Memo, config: Monitor) -> Seen:
     )
     alpha = config.alpha * triggers.SHARES["drift"] * triggers.life_share(memo.drift.epoch)
     return Seen(found, drift_watch.moved(memo.drift, alpha, config))
+
+
+def last_drift(found: Drift, at: str) -> LastDrift:
+    """What people read of a look at a window; texts only by how far they moved, never by their words."""
+    moved = [
+        f"{name} (p {found.columns[name]:.2g}, {found.effects[name]})"
+        for name in found.drifted
+        if name in found.effects
+    ]
+    if found.text is not None and found.text.state == "drift":
+        moved.append(f"texts (p {found.text.p:.2g}, AUC {found.text.auc})")
+    return LastDrift(
+        at=at,
+        state=found.state,
+        moved=tuple(moved),
+        current=found.current,
+        reference=found.reference,
+        report_url=found.report_url,
+    )
 
 
 def told(memo: Memo, found: Seen) -> None:

@@ -92,6 +92,7 @@ def look(agent: str) -> tuple[str, str]:
         publish_statistics(agent, champion, statistics, drift, found, shift)
         tracing.to_mlflow(config, reader, agent, window)
         state.seen = seen
+        state.last_drift = watching.last_drift(drift, control.now())
         evidence = {
             "statistics": msgspec.to_builtins(statistics),
             "drift": msgspec.to_builtins(drift),

@@ -17,11 +17,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from dashboards.console import agent as agents
+from dashboards.console import credit, watching
 from dashboards.console import trajectory as trajectories
 from dashboards.console.access import LIFETIME_S, Logins, Refused, Viewer
 from evoplane import __version__
 from evoplane.settings import Settings
-from registry import approvals, control, decisions, lineage, pointers, tenants
+from registry import alerts, approvals, control, decisions, lineage, pointers, tenants
 from registry.policies import Policies
 from registry.tenants import RegistryError
 from services.proxy.reader import open_reader
@@ -30,6 +31,8 @@ COOKIE = "evoplane_console"
 _HERE = Path(__file__).parent
 _PAGE = 50
 """Trajectories on one page."""
+_ALERTS = 30
+"""Alerts shown with an agent, the newest."""
 _MOST_FORM = 64_000
 """Bytes of a form."""
 _HEADERS = {
@@ -182,6 +185,14 @@ def create_app(config: Settings) -> FastAPI:
         found = seen.canary(running, who.tenants) if running is not None else None
         return page(request, "canary", who, name=name, found=found)
 
+    @app.get("/agents/{name}/parts/watching", response_class=HTMLResponse)
+    def watching_part(request: Request, name: str, who: Viewer = logged_in) -> Response:
+        _may_see(name in who.agents)
+        with database() as connection:
+            raised = alerts.list_alerts(connection, name, limit=_ALERTS)
+        found = watching.view(config, name, who.tenants, list(reader.tenants()), raised)
+        return page(request, "watching", who, name=name, found=found)
+
     @app.get("/agents/{name}/versions/{label}", response_class=HTMLResponse)
     def version_page(request: Request, name: str, label: str, who: Viewer = logged_in) -> Response:
         _may_see(name in who.agents)
@@ -234,6 +245,11 @@ def create_app(config: Settings) -> FastAPI:
         found = trajectories.view(reader, tenant, id)
         _may_see(found is not None and found.agent in who.agents)
         return page(request, "trajectory", who, found=found)
+
+    @app.get("/trajectories/{tenant}/{id}/parts/credit", response_class=HTMLResponse)
+    def credit_part(request: Request, tenant: str, id: str, who: Viewer = logged_in) -> Response:
+        _may_see(tenant in who.tenants and trajectories.agent_of(reader, tenant, id) in who.agents)
+        return page(request, "credit", who, found=credit.view(config, reader, tenant, id))
 
     @app.get("/events/{id}/why", response_class=HTMLResponse)
     def why_page(request: Request, id: str, who: Viewer = logged_in) -> Response:

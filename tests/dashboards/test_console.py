@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from msgspec.structs import replace
 
+from atdp.records import AnnotationDraft, Scale, Source, Target
+from dashboards.console import credit
 from dashboards.console.access import IDLE_S, Logins
-from registry import approvals, control, roles, tenants
-from tests.dashboards.deployment import Deployment
+from dashboards.console.app import create_app
+from dashboards.console.credit import CreditView
+from evaluators import triggers, watching
+from evaluators.triggers import Outcome, Watch
+from evaluators.watching import LastDrift
+from evoplane.settings import Settings
+from registry import alerts, approvals, control, roles, tenants
+from registry.alerts import Cause
+from services.proxy.reader import open_reader
+from services.proxy.store import open_store
+from tests.dashboards.deployment import Deployment, made
+from tests.governance.drafting import call, opened
+from tests.proxy.drafting import CONTEXT, event
 
 PAGES = ("/", "/agents/support", "/agents/support/parts/quality", "/agents/support/parts/canary",
-         "/agents/support/trajectories", "/agents/support/versions/2", "/approvals",
-         "/trajectories/acme/tr_acme_1", "/events/ev_acme_1/why", "/find?q=nothing")  # fmt: skip
+         "/agents/support/parts/watching", "/agents/support/trajectories", "/agents/support/versions/2", "/approvals",
+         "/trajectories/acme/tr_acme_1", "/trajectories/acme/tr_acme_1/parts/credit", "/events/ev_acme_1/why",
+         "/find?q=nothing")  # fmt: skip
 
 
 def login(console: TestClient, secret: str, to: str = "/") -> int:
@@ -63,6 +79,7 @@ def test_a_login_leads_nowhere_else(to: str, console: TestClient, deployment: De
 def test_a_viewer_sees_nothing_of_another_tenant_or_agent(console: TestClient, deployment: Deployment) -> None:
     login(console, deployment.keys["ravi"])
     for hidden in ("/trajectories/other/tr_other_1", "/agents/sales", "/events/ev_other_1/why",
+                   "/trajectories/other/tr_other_1/parts/credit", "/agents/sales/parts/watching",
                    "/agents/support/trajectories?tenant=other"):  # fmt: skip
         assert console.get(hidden).status_code == 404, hidden
     assert "Nothing has the id" in console.get("/find?q=tr_other_1").text
@@ -88,6 +105,98 @@ def test_what_was_said_is_shown_as_text(console: TestClient, deployment: Deploym
     assert "- 45 days" in text
     assert "resolved" in text
     assert "Its chain verifies" in text
+
+
+def test_a_judged_step_shows_its_reward_its_signals_and_what_led_to_it(
+    console: TestClient, deployment: Deployment
+) -> None:
+    login(console, deployment.keys["ravi"])
+    whole = console.get("/trajectories/acme/tr_acme_1").text
+    assert 'data-part="/trajectories/acme/tr_acme_1/parts/credit"' in whole
+    text = console.get("/trajectories/acme/tr_acme_1/parts/credit").text
+    assert "<strong>1.00</strong>" in text and "by resolved (environment)" in text
+    assert "the event itself" in text and "memory item" in text
+
+
+async def test_a_signal_that_did_not_count_says_why(tmp_path: Path) -> None:
+    late = replace(signal("an_late"), time="2026-01-02T00:00:00Z", value=0.0, supersedes="an_first")
+    said = replace(signal("an_mood"), name="mood")
+    shown = await credit_of(tmp_path, [signal("an_first"), late, said])
+    (step,) = [s for s in shown.steps if s.id == "e0"]
+    assert shown.trajectory is not None and shown.trajectory.reward == 0.0
+    ignored = {s.id: s.ignored for s in step.signals}
+    assert ignored["an_late"] == "" and "superseded by an_late" in ignored["an_first"]
+    assert ignored["an_mood"] == "no clause of the rule names it"
+
+
+async def test_a_trajectory_nobody_judged_has_no_credit_and_one_judged_as_a_whole_that_of_its_last_answer(
+    tmp_path: Path,
+) -> None:
+    assert (await credit_of(tmp_path / "none", [])).steps == []
+    whole = replace(signal("an_whole"), targets=[Target(trajectory_id="t1")])
+    (step,) = (await credit_of(tmp_path / "whole", [whole])).steps
+    assert (step.id, step.own, step.number) == ("e1", False, 3)
+    assert sum(c.share for c in step.credit) == pytest.approx(1, abs=0.05)
+
+
+def signal(id: str) -> AnnotationDraft:
+    return AnnotationDraft(
+        atdp="1.0", id=id, trajectory_id="t1", kind="reward", name="resolved",
+        source=Source(kind="environment", id="x"), targets=[Target(trajectory_id="t1", event_id="e0")],
+        time="2026-01-01T00:00:00Z", value=1.0, scale=Scale(min=0, max=1, higher_is_better=True),
+    )  # fmt: skip
+
+
+async def credit_of(folder: Path, signals: list[AnnotationDraft]) -> CreditView:
+    config = Settings.model_validate({"paths": {"var": folder}})
+    store = open_store(config)
+    await store.start()
+    steps = [event("u0"), call("e0", "ask", "yes"), call("e1", "ask again", "no")]
+    await store.append("acme", [CONTEXT, opened("t1"), *steps, *signals])
+    await store.close()
+    found = credit.view(config, open_reader(config), "acme", "t1")
+    assert found is not None
+    return found
+
+
+def test_the_monitor_s_triggers_drift_and_alerts_are_shown_to_whoever_may_see_all_tenants(watched: Deployment) -> None:
+    with TestClient(create_app(watched.config), follow_redirects=False) as console:
+        login(console, watched.keys["ravi"])
+        mine = console.get("/agents/support/parts/watching").text
+        assert "acme" in mine and "e-value" in mine
+        assert "other" not in mine.replace("another", "") and "all tenants together" in mine
+        assert "2 more about tenants you may not see" in mine and "success of acme" in mine
+        connection = control.connect(watched.config.control_db)
+        roles.give(connection, "ravi", "analyst", None, "test")
+        text = console.get("/agents/support/parts/watching").text
+    assert "all of it is below 0.9" in text and '<span class="chip status-error">alarm</span>' in text
+    assert "success of tenant other 0.20" in text and "more about" not in text
+    assert "latency_ms (p 0.001, ks_d 0.40)" in text
+    assert text.index("newer reason") < text.index("success of tenant other")
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Deployment:
+    """The monitor has counted 60 outcomes of each tenant and found drift; two alerts."""
+    found = made(tmp_path, conversations=2)
+    with watching.memo(found.config.var, "support") as memo:
+        memo.watch = Watch(version="1")
+        outcomes = [Outcome(tenant=t, value=float(t == "acme")) for _ in range(60) for t in ("acme", "other")]
+        triggers.follow(memo.watch, outcomes, found.config.monitor.alpha)
+        memo.last_drift = LastDrift(
+            at=control.now(), state="drift", moved=("latency_ms (p 0.001, ks_d 0.40)",), current=30, reference=30
+        )
+    connection = control.connect(found.config.control_db)
+    for cause, reason in (
+        ("success", "success 0.50 < 0.90; success of tenant other 0.20 < 0.90"),
+        ("success of other", "success of tenant other 0.20 < 0.90"),
+        ("success of acme", "success of tenant acme 0.50 < 0.90"),
+    ):
+        alert, _ = alerts.raise_alert(connection, "support", Cause(cause, reason, control.now(), "1"))
+    alerts.take(connection, alert.id, "run")
+    alerts.end(connection, alert.id, "no candidate was better")
+    alerts.raise_alert(connection, "support", Cause("drop", "newer reason", control.now(), "1"))
+    return found
 
 
 def test_an_id_leads_to_its_trajectory(console: TestClient, deployment: Deployment) -> None:

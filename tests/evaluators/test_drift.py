@@ -2,7 +2,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluators import drift
+from evaluators import drift, watching
+from evaluators.drift import Drift
+from evaluators.effects import Effect
+from evaluators.intervals import Interval
+from evaluators.text_drift import TextDrift
 from evoplane.settings import Monitor
 
 CONFIG = Monitor(text_drift="off")
@@ -53,3 +57,14 @@ def test_eight_rows_are_not_enough_data():
     rng = np.random.default_rng(3)
     found, run = drift.compare(window(rng, 8, 0.1), window(rng, 200), CONFIG)
     assert (found.state, run) == ("not enough data", None)
+
+
+def test_what_is_remembered_of_a_look_names_what_moved_and_no_user_s_words():
+    text = TextDrift("drift", "lexical", Interval(0.9, 0.8, 0.95, 80), 1e-9, ("where is my parcel?",))
+    sizes = {"success": Effect("cohen_h", -0.5, 0.2), "tenant": Effect("cramers_v", 0.0, 0.15)}
+    p = {"success": 0.0001, "tenant": 0.9}
+    found = Drift("drift", p, ("success", "text"), 0.005, 40, 40, effects=sizes, text=text)
+    kept = watching.last_drift(found, "2026-01-01T00:00:00Z")
+    assert kept.moved[0] == "success (p 0.0001, cohen_h -0.50)"
+    assert kept.moved[1].startswith("texts (p 1e-09, AUC 0.90")
+    assert "parcel" not in str(kept)

@@ -17,7 +17,8 @@ import pytest
 
 from evoplane.demo.customers import Customers
 from evoplane.settings import Settings
-from registry import approvals, audit, pointers, prefect_runs, tracking
+from examples.support.scenario import TENANTS
+from registry import approvals, audit, pointers, prefect_runs, tenants, tracking
 from services.proxy.store import StoreReader, open_reader
 from tests.loop.conftest import AGENT, APPROVER
 
@@ -75,6 +76,30 @@ def test_the_candidate_knows_what_the_customers_said_and_from_whom(
     fresh = [item for item in memory if item.text == "The returns window is 45 days."]
     assert [item.tenant for item in fresh] == ["northwind"]
     assert len(fresh[0].provenance) >= 3
+
+
+def test_mlflow_has_traces_of_the_agent_with_what_was_said_about_them(
+    config: Settings, asked: approvals.Approval
+) -> None:
+    place = tracking.experiment(config, AGENT)
+    traces = tracking.client(config).search_traces(locations=[place], include_spans=False)
+    said = {(a.name, a.source.source_type, a.value) for trace in traces for a in trace.info.assessments}
+    assert ("success", "CODE", False) in said
+    assert ("user_correction", "HUMAN", True) in said
+
+
+def test_the_console_shows_the_agent_to_an_operator(
+    config: Settings, connection: sqlite3.Connection, asked: approvals.Approval
+) -> None:
+    _, secret = tenants.create_key(connection, next(iter(TENANTS)), AGENT, "operate", owner=APPROVER)
+    with httpx.Client(base_url=config.console_url, timeout=60) as console:
+        assert console.get(f"/agents/{AGENT}").status_code == 303
+        assert console.post("/login", data={"key": secret, "to": f"/agents/{AGENT}"}).status_code == 303
+        page = console.get(f"/agents/{AGENT}")
+        assert page.status_code == 200
+        assert f"Version {asked.version} waits for approval" in page.text
+        watching = console.get(f"/agents/{AGENT}/parts/watching")
+    assert watching.status_code == 200 and "Version 1" in watching.text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (make browser)")
