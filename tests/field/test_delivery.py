@@ -148,7 +148,7 @@ def test_case_27_a_canary_without_traffic_is_paused_and_neither_promoted_nor_fai
     config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(delivery.prefect_runs, "emit_event", lambda _, event, *__: told.append(event))
+    monkeypatch.setattr(delivery.telling, "tell", lambda _, __, event, *___: told.append(event))
     monkeypatch.setattr(delivery.reports, "Progress", lambda *_: SimpleNamespace(set=lambda _: None))
     monkeypatch.setattr(delivery, "create_markdown_artifact", lambda **_: None)
     monkeypatch.setattr(delivery.mirroring, "tags", lambda *_: True)
