@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -46,8 +47,15 @@ class Case:
 
 def _other(seed: int, told: list[dict[str, Any]], prompt: str = "prompt_token_ids") -> list[torch.Tensor]:
     """Log-probabilities under other weights: a reference, a teacher, a starting point."""
+    return list(_logprobs(seed, tuple((tuple(r[prompt]), tuple(r["completion_token_ids"])) for r in told)))
+
+
+@cache
+def _logprobs(seed: int, told: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]) -> list[torch.Tensor]:
+    """Of (prompt, completion) pairs; every case asks for the same ones."""
+    given = [{"prompt_token_ids": prompt, "completion_token_ids": completion} for prompt, completion in told]
     with torch.no_grad():
-        return references.token_logprobs(model("sdpa", seed=seed), told, prompt)
+        return references.token_logprobs(model("sdpa", seed=seed), given)
 
 
 REFERENCE_SEED, START_SEED = 1, 2

@@ -119,7 +119,8 @@ def _exposure(key: Symptom, members: Sequence[Outcome]) -> Callable[[Outcome], b
     subjects = {o.subject for o in members} if key.kind in ("missing steps", "refused") else None
     if subjects is not None:
         return lambda o: o.subject in subjects or (key.kind == "missing steps" and o.tool == key.tool)
-    return lambda o: o.tool == key.tool
+    # of several calls wanted, the one that was mistaken need not be the last
+    return lambda o: o.case.event_id in mine or o.tool == key.tool
 
 
 def _words(text: str) -> set[str]:

@@ -82,7 +82,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_VALUES)
 def test_the_fast_form_is_the_reference_form_of_every_value(value: object) -> None:
     try:
@@ -142,7 +142,7 @@ def test_a_draft_whose_json_may_not_be_its_canonical_form_gets_a_closer_look(val
         assert not is_canonical(chain.draft_json(an_event(held), 7, PREVIOUS))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_VALUES, st.text(), st.floats(0, allow_infinity=False))
 def test_no_draft_is_taken_for_canonical_that_the_reference_writes_otherwise(
     value: object, text: str, duration_ms: float

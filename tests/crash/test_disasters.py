@@ -116,6 +116,7 @@ async def test_a_database_file_that_is_damaged_takes_its_own_tenant_to_the_spool
         assert reader.verify(tenant, "t1") == []
 
 
+@pytest.mark.stack
 def test_a_database_server_that_dies_and_comes_back_loses_nothing(tmp_path: Path) -> None:
     away_s = float(os.environ.get("EVOPLANE_AWAY_S", "1.5"))
     with postgres_server() as server, database(server.admin, tmp_path) as backend:

@@ -32,7 +32,13 @@ def test_killed_here_on_sqlite_nothing_acknowledged_is_lost(tmp_path: Path, poin
     assert not losses(plan, killed.acknowledged).any(), losses(plan, killed.acknowledged)
 
 
-@pytest.mark.parametrize("point", ["in_write", "before_commit", "after_commit", "after_drained_commit"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "after_commit",
+        *(pytest.param(p, marks=pytest.mark.stack) for p in ("in_write", "before_commit", "after_drained_commit")),
+    ],
+)
 def test_killed_here_on_postgresql_nothing_acknowledged_is_lost(
     tmp_path: Path, postgres_admin: str, point: str
 ) -> None:

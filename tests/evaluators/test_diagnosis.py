@@ -54,6 +54,14 @@ def test_one_tool_in_place_of_another_suggests_the_tools_words(case, demonstrate
     assert (found.name, found.surface) == ("cancel_order called instead of start_return", "tools")
 
 
+def test_of_several_calls_wanted_any_may_be_the_mistaken_one(case, demonstrated):
+    shown = demonstrated("send_label", **ORDER)
+    shown["tool_calls"] += demonstrated("change_address", **ORDER)["tool_calls"]
+    done = [("cancel_order", ORDER), ("change_address", ORDER)]
+    found = first([*fine(case), *failing(case, 12, shown, calls=done)])
+    assert (found.name, found.surface) == ("cancel_order called instead of send_label", "tools")
+
+
 def test_values_of_a_form_the_tool_rejects_suggest_its_schema(case, demonstrated):
     rejected = Step("tool_call", "start_return", {"reason": "broken"}, "error", "invalid_arguments", REJECTED, "t")
     wrong = failing(case, 12, demonstrated("start_return", reason="damaged"),

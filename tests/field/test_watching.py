@@ -90,6 +90,7 @@ def test_case_23_an_alert_after_an_answered_one_starts_a_new_evolution(
     assert len({event["alert"] for event in emitted}) == 2
 
 
+@pytest.mark.stack  # importing Evidently takes longer than all tests here
 def test_case_26_five_thousand_rows_of_one_distribution_are_quiet() -> None:
     rng = np.random.default_rng(1)
     found, _ = drift.compare(window(rng, 5000, 0.70), window(rng, 5000, 0.73), CONFIG)

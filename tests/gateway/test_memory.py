@@ -7,6 +7,8 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.gateway.conftest import Running, user
 from tests.gateway.upstream import call
 
@@ -33,6 +35,7 @@ def _said(text: str | bytes | bytearray) -> bool:
     return "w" * 1000 in text if isinstance(text, str) else b"w" * 1000 in text
 
 
+@pytest.mark.stack  # looks at every object there is
 async def test_nothing_that_was_said_stays_in_memory_when_it_is_stored(running: Running) -> None:
     running.upstream.scripts.append(call(("c1", "look", '{"q": 1}')))
     for number in range(4):
@@ -49,7 +52,7 @@ async def test_nothing_that_was_said_stays_in_memory_when_it_is_stored(running: 
     running.upstream.requests.clear()
     running.upstream.bodies.clear()
     del asked, event, tool, first, said
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         # the tools' text is kept with its context, for the next request with the same tools
         while held := [each for each in long_texts() if each[0] != "Content"]:
             await asyncio.sleep(0.5)

@@ -21,6 +21,11 @@ def postgres_admin() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    yield from opened_backend(request, tmp_path)
+
+
+def opened_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """The database that the fixture's parameter names."""
     if request.param == "sqlite":
         yield Sqlite(tmp_path)
         return

@@ -54,6 +54,7 @@ def test_a_finished_job_answers_from_its_result_without_training_again(job_file:
     assert (read_job(job_file).output / "metrics.jsonl").stat().st_mtime_ns == before
 
 
+@pytest.mark.stack  # 240 steps twice
 def test_a_run_killed_and_started_again_ends_with_the_weights_of_an_uninterrupted_one(
     tmp_path: Path, tiny_model: Path, examples: list[Example]
 ) -> None:
