@@ -69,7 +69,7 @@ def test_axe_finds_no_serious_fault_on_any_page(scheme: str, browser: Any, serve
         page.goto(served[0] + path)
         if path == "/agents/support":
             page.wait_for_selector(".chart")
-        page.wait_for_function("document.querySelector('.wait') === null")  # the parts are there
+        page.wait_for_selector(".wait", state="detached")  # the parts are there
         found = Axe().run(page).response["violations"]
         serious = [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")]
         assert not serious, (path, serious)
