@@ -79,7 +79,7 @@ CARRIERS = {
 """Formats that are a transcript, and whether they have call ids."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(conversations())
 def test_a_conversation_says_the_same_after_a_trip_through_every_format(messages: list[dict[str, Any]]) -> None:
     records, content = read("openai-sft", orjson.dumps({"messages": messages}) + b"\n")
@@ -92,7 +92,7 @@ def test_a_conversation_says_the_same_after_a_trip_through_every_format(messages
         assert ("part.tool_call.id" in written.loss.lost) == (not call_ids and any("tool_calls" in m for m in messages))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(conversations())
 def test_every_call_of_a_conversation_has_the_same_prompt_and_answer_as_a_span(messages: list[dict[str, Any]]) -> None:
     records, content = read("openai-sft", orjson.dumps({"messages": messages}) + b"\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from examples.calculator.tasks import FAMILIES, calculate, is_right, tasks
 from tests.gateway.conftest import MODEL, Running, running, upstream  # noqa: F401  (fixtures)
 from tests.gateway.upstream import call, say
 
-pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+# not imported here: it takes seconds, in each process that collects tests
+pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
 
 
 def test_held_out_tasks_share_no_expression_with_any_training_seed() -> None:
