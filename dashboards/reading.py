@@ -45,7 +45,7 @@ class CaseReader:
 
     def records(self, tenant: str, trajectory_id: str) -> list[dict[str, Any]]:
         """A trajectory's records, resolved."""
-        return [self._reader.resolve(tenant, r) for r in self._reader.records(tenant, trajectory_id)]
+        return self._reader.resolve_all(tenant, self._reader.records(tenant, trajectory_id))
 
     def of(self, tenant: str, records: list[dict[str, Any]]) -> list[Case]:
         """The decisions these records tell of."""
@@ -94,7 +94,7 @@ def _evaluable(reader: StoreReader, agent: str, limit: int) -> Iterator[tuple[st
     """Tenants and the resolved records of trajectories that may be evaluated."""
     for tenant in reader.tenants():
         for row in reader.trajectories(tenant, agent=agent, limit=limit):
-            records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
+            records = reader.resolve_all(tenant, reader.records(tenant, row.trajectory_id))
             eligibility = ((records[0] if records else {}).get("gov") or {}).get("eligibility") or {}
             if eligibility.get("evaluate") != "deny":
                 yield tenant, records

@@ -18,6 +18,8 @@ _STATEMENT = re.compile(
     r"(?P<value>[^.;,!?]*\d[^.;,!?]*)",
     re.IGNORECASE,
 )
+_LONGEST = 400
+"""Characters of a sentence that states a fact: what has more is a document, and would take its square to read."""
 _FILLER = re.compile(r"\s+(?:now|actually|these days|today|and not .*|not .*|instead of .*)$", re.IGNORECASE)
 _QUANTITY = re.compile(r"(?<![\w.])(\d+(?:[.,]\d+)?)\s*-?\s*([a-z%€$]+)?", re.IGNORECASE)
 
@@ -35,7 +37,7 @@ class Fact(msgspec.Struct, frozen=True):
 def stated_fact(text: str) -> Fact | None:
     """The first fact with a quantity that the text states, or None."""
     for sentence in re.split(r"(?<=[.!?])\s+", text.strip()):
-        found = _STATEMENT.search(sentence)
+        found = _STATEMENT.search(sentence) if len(sentence) <= _LONGEST else None
         if found:
             value = _FILLER.sub("", found["value"].strip())
             return Fact(topic=" ".join(found["topic"].lower().split()), value=value)

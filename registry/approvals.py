@@ -8,6 +8,7 @@ delivery asks anew: a yes to one delivery of a version says nothing about the ne
 from __future__ import annotations
 
 import sqlite3
+import unicodedata
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -104,8 +105,9 @@ def request(
     approvers = get_agent(connection, agent).approvers
     if not approvers:
         raise RegistryError(f"{agent} has no approvers: name one with `evoplane agent create {agent} --approver NAME`")
-    if len(set(approvers)) < needed:
-        raise RegistryError(f"{needed} people must approve versions of {agent}, and it names {len(set(approvers))}")
+    people = len({_person(name) for name in approvers})
+    if people < needed:
+        raise RegistryError(f"{needed} people must approve versions of {agent}, and it names {people}")
     at = datetime.now(UTC)
     with transaction(connection):
         asked = [get(connection, a.id) for a in list_approvals(connection, agent) if a.version == version]
@@ -187,7 +189,7 @@ def decide(
         if approval.status == decision:
             return approval, False
         APPROVAL.check(approval.status, decision, f"{id} is already {approval.status}:")
-        if any(grant.by == who.name and grant.decision == decision for grant in approval.grants):
+        if any(_person(grant.by) == _person(who.name) and grant.decision == decision for grant in approval.grants):
             return approval, False
         grant = _grant(who, decision, channel, reason, at or datetime.now(UTC))
         granted = msgspec.structs.replace(approval, grants=(*approval.grants, grant))
@@ -276,6 +278,11 @@ def _write(connection: sqlite3.Connection, approval: Approval) -> None:
         " ON CONFLICT (id) DO UPDATE SET status=excluded.status, body=excluded.body",
         (approval.id, approval.agent, approval.version, approval.status, msgspec.json.encode(approval)),
     )
+
+
+def _person(name: str) -> str:
+    """Spelled otherwise (Dana, dana, "dana ") it is the same person, who has one voice."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _text(at: datetime) -> str:

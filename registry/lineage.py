@@ -46,12 +46,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The same as sentences, from the event to the approver."""
 
 
-def explain(connection: sqlite3.Connection, log: Log, event_id: str, agent: str | None = None) -> Explanation:
+def explain(
+    connection: sqlite3.Connection, log: Log, event_id: str, agent: str | None = None, *, tenant: str | None = None
+) -> Explanation:
     """Why did the agent say this? For any event, whatever became of the version that was behind it.
 
-    Raises `RegistryError` for an event that does not exist, or is not `agent`'s.
+    Ids are unique in a tenant's log, and may be another's as well: `tenant` says whose is meant. Raises
+    `RegistryError` for an event that does not exist, or is not `agent`'s.
     """
-    answer = _answer(log, event_id, agent)
+    answer = _answer(log, event_id, agent, tenant)
     if answer.agent_version not in pointers.versions(connection, answer.agent):
         said = f"{_what(answer)}, by version {answer.agent_version}, which was never registered: the model as it is"
         return Explanation(answer=answer, chain=[], state="unregistered", because=[said])
@@ -106,8 +109,8 @@ def lineage(connection: sqlite3.Connection, agent: str, version: str) -> list[di
     return chain
 
 
-def _answer(log: Log, event_id: str, agent: str | None) -> Answer:
-    found = log.find_event(event_id)
+def _answer(log: Log, event_id: str, agent: str | None, tenant: str | None) -> Answer:
+    found = log.find_event(event_id, tenant)
     if found is None:
         raise RegistryError(f"no event {event_id!r}")
     tenant, trajectory_id = found

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs, urlencode, urlparse
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from starlette.concurrency import run_in_threadpool
@@ -25,6 +25,7 @@ from evoplane.settings import Settings
 from registry import alerts, approvals, control, decisions, lineage, pointers, tenants
 from registry.policies import Policies
 from registry.tenants import RegistryError
+from services.proxy.engines.base import StorageFailed
 from services.proxy.reader import open_reader
 
 COOKIE = "evoplane_console"
@@ -109,6 +110,11 @@ def create_app(config: Settings) -> FastAPI:
     async def told(request: Request, error: HTTPException) -> Response:
         return page(request, "message", None, error.status_code, title=str(error.status_code), text=error.detail)
 
+    @app.exception_handler(sqlite3.Error)
+    @app.exception_handler(StorageFailed)
+    async def unreadable(_: Request, error: Exception) -> Response:
+        return PlainTextResponse(f"What is asked for can't be read now ({error}): try again.", 503)
+
     @app.exception_handler(RegistryError)
     async def refused(request: Request, error: RegistryError) -> Response:
         return page(request, "message", None, 404, title="That is not there", text=str(error))
@@ -148,6 +154,14 @@ def create_app(config: Settings) -> FastAPI:
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE)
         return response
+
+    def _sees_all(who: Viewer) -> bool:
+        """What was decided about several tenants quotes them: it is for whoever may see all of them."""
+        return set(reader.tenants()) <= who.tenants
+
+    def _reads_evidence(who: Viewer, asked: approvals.Approval) -> bool:
+        """Nobody approves what they may not read: an approver sees the whole change."""
+        return _sees_all(who) or (who.may_approve and who.name in asked.approvers)
 
     # -- agents
 
@@ -201,7 +215,9 @@ def create_app(config: Settings) -> FastAPI:
             chain = lineage.lineage(connection, name, label)
             decided = found.version.lineage.get("decision")
             decision = decisions.get(connection, decided) if decided else None
-        return page(request, "version", who, name=name, found=found, chain=chain, decision=decision)
+        return page(
+            request, "version", who, name=name, found=found, chain=chain, decision=decision, whole=_sees_all(who)
+        )
 
     # -- trajectories
 
@@ -233,16 +249,24 @@ def create_app(config: Settings) -> FastAPI:
                 return RedirectResponse(f"/trajectories/{tenant}/{wanted}", 303)
             record = reader.record(tenant, wanted)
             if record is not None:
-                return RedirectResponse(f"/trajectories/{tenant}/{record['trajectory_id']}#{wanted}", 303)
-        rows = [row for tenant in sorted(who.tenants) for row in reader.in_session(tenant, wanted)]
+                return RedirectResponse(_place(tenant, record["trajectory_id"], wanted), 303)
+        rows = [
+            row
+            for tenant in sorted(who.tenants)
+            for row in reader.in_session(tenant, wanted)
+            if row.agent in who.agents
+        ]
         if len(rows) == 1:
             return RedirectResponse(f"/trajectories/{rows[0].tenant}/{rows[0].trajectory_id}", 303)
         return page(request, "found", who, rows=rows, wanted=wanted)
 
     @app.get("/trajectories/{tenant}/{id}", response_class=HTMLResponse)
-    def trajectory_page(request: Request, tenant: str, id: str, who: Viewer = logged_in) -> Response:
+    def trajectory_page(
+        request: Request, tenant: str, id: str, who: Viewer = logged_in, step: int = 1, at: str = ""
+    ) -> Response:
+        """The steps from number `step` on, or the page that the record `at` is on."""
         _may_see(tenant in who.tenants)
-        found = trajectories.view(reader, tenant, id)
+        found = trajectories.view(reader, tenant, id, step, at)
         _may_see(found is not None and found.agent in who.agents)
         return page(request, "trajectory", who, found=found)
 
@@ -257,7 +281,7 @@ def create_app(config: Settings) -> FastAPI:
         place = next((t for t in sorted(who.tenants) if reader.record(t, id) is not None), None)
         _may_see(place is not None)
         with database() as connection:
-            found = lineage.explain(connection, reader, id)
+            found = lineage.explain(connection, reader, id, tenant=place)
         _may_see(found.answer.agent in who.agents)
         return page(request, "why", who, found=found, tenant=place)
 
@@ -271,14 +295,15 @@ def create_app(config: Settings) -> FastAPI:
         return page(request, "approvals", who, pending=pending, decided=list(reversed(known))[:30])
 
     @app.get("/approvals/{id}", response_class=HTMLResponse)
-    def approval_page(
-        request: Request, id: str, who: Viewer = logged_in, said: str = "", problem: str = ""
-    ) -> Response:
+    def approval_page(request: Request, id: str, who: Viewer = logged_in, said: str = "") -> Response:
         with database() as connection:
             found = approvals.get(connection, id)
             _may_see(found.agent in who.agents)
             approvers = tenants.get_agent(connection, found.agent).approvers
-        return page(request, "approval", who, found=found, approvers=approvers, said=said, problem=problem)
+        return page(
+            request, "approval", who, found=found, approvers=approvers, said=said, problem="",
+            whole=_reads_evidence(who, found),
+        )  # fmt: skip
 
     @app.post("/approvals/{id}")
     async def decide(request: Request, id: str, who: Viewer = logged_in) -> Response:
@@ -304,8 +329,9 @@ def create_app(config: Settings) -> FastAPI:
             with database() as connection:
                 found = approvals.get(connection, id)
             return page(
-                request, "approval", who, 409, found=found, approvers=found.approvers, said="", problem=str(error)
-            )
+                request, "approval", who, 409, found=found, approvers=found.approvers, said="", problem=str(error),
+                whole=_reads_evidence(who, found),
+            )  # fmt: skip
         said = "recorded" if changed else "already"
         return RedirectResponse(f"/approvals/{found.id}?said={said}", 303)
 
@@ -339,9 +365,17 @@ async def _form(request: Request) -> dict[str, str]:
 
 def _local(to: str) -> str:
     """A path of ours: a login must not lead anywhere else."""
-    parsed = urlparse(to)
+    try:
+        parsed = urlparse(to)
+    except ValueError:  # a bracket without its other half
+        return "/"
     fine = to.startswith("/") and not to.startswith(("//", "/\\")) and not parsed.netloc and not parsed.scheme
     return to if fine else "/"
+
+
+def _place(tenant: str, trajectory_id: str, id: str) -> str:
+    """The page of a trajectory that a record is on, at the record."""
+    return f"/trajectories/{tenant}/{trajectory_id}?{urlencode({'at': id})}#{id}"
 
 
 def _short(text: str, size: int = 14) -> str:

@@ -12,6 +12,8 @@ from services.proxy.reader import StoreReader
 
 _MOST = 20
 """Steps whose credit is worked out for one page, the last ones; the command line does any."""
+_MOST_CALLS = 300
+"""Model calls of a trajectory that is worked out for a page: each one's history is put together from all before it."""
 
 
 class JudgedStep(NamedTuple):
@@ -38,6 +40,8 @@ class CreditView(NamedTuple):
     signals: tuple[Signal, ...]
     """About the trajectory as a whole."""
     steps: list[JudgedStep]
+    too_long: bool = False
+    """Was it not worked out, because the trajectory is too long for a page?"""
 
 
 def view(config: Settings, reader: StoreReader, tenant: str, trajectory_id: str) -> CreditView | None:
@@ -45,7 +49,9 @@ def view(config: Settings, reader: StoreReader, tenant: str, trajectory_id: str)
     stored = reader.records(tenant, trajectory_id)
     if not stored:
         return None
-    records = [reader.resolve(tenant, record) for record in stored]
+    if sum(r.get("kind") == "llm_call" for r in stored) > _MOST_CALLS:
+        return CreditView("", None, (), [], too_long=True)
+    records = reader.resolve_all(tenant, stored)
     events = [r for r in records if r["record"] == "event"]
     annotations = [r for r in records if r["record"] == "annotation"]
     agent = next(((r.get("agent") or {}).get("name", "") for r in records if r["record"] == "trajectory"), "")

@@ -6,12 +6,15 @@ Only the stored view is shown: what was redacted stays redacted, what is sealed 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from services.proxy.reader import StoreReader, TrajectoryRow
 
 _LONGEST = 20_000
 """Characters of one text that are shown; the command line shows all."""
+_PAGE = 100
+"""Steps on one page."""
 
 
 class Passage(NamedTuple):
@@ -66,25 +69,72 @@ class View(NamedTuple):
     closed: str
     facts: list[tuple[str, str]]
     steps: list[Step]
+    """Of this page."""
+    first: int
+    """The number of its first one, from 1."""
+    of: int
+    """Steps in the trajectory."""
     signals: list[Signal]
     """About the trajectory as a whole."""
     problems: list[str]
     """Of its hash chain; empty when nobody altered it."""
 
+    @property
+    def previous(self) -> int:
+        """Where the page before begins."""
+        return max(1, self.first - _PAGE)
 
-def view(reader: StoreReader, tenant: str, trajectory_id: str) -> View | None:
-    """None when this tenant has no such trajectory."""
-    records = [reader.resolve(tenant, record) for record in reader.records(tenant, trajectory_id)]
+    @property
+    def next(self) -> int | None:
+        """Where the page after begins; None on the last."""
+        after = self.first + len(self.steps)
+        return after if after <= self.of else None
+
+
+def view(reader: StoreReader, tenant: str, trajectory_id: str, step: int = 1, at: str = "") -> View | None:
+    """The steps from number `step` on, or the page that the record `at` is on; None when there is no such trajectory.
+
+    Only what is on the page is loaded, and of a model call only what is new in it: the history is on the steps before.
+    """
+    records = reader.records(tenant, trajectory_id)
     if not records:
         return None
     header = records[0]
     events = [r for r in records if r["record"] == "event"]
-    about: dict[str | None, list[Signal]] = {}
+    marks: dict[str | None, list[dict[str, Any]]] = {}
     for record in records:
         if record["record"] == "annotation":
             for target in record.get("targets") or [{}]:
-                about.setdefault(target.get("event_id"), []).append(_signal(record))
-    known = {event["id"] for event in events}
+                marks.setdefault(target.get("event_id"), []).append(record)
+    numbers = {event["id"]: number for number, event in enumerate(events, 1)}
+    if at:
+        of = next((target for target, found in marks.items() if any(r["id"] == at for r in found)), None)
+        number = numbers.get(at) or numbers.get(of or "") or 1
+        step = number - (number - 1) % _PAGE
+    first = min(max(1, step), max(1, len(events)))
+    shown = events[first - 1 : first - 1 + _PAGE]
+
+    def signals(targets: Iterable[str | None]) -> list[Signal]:
+        return [_signal(reader.resolve(tenant, r)) for target in targets for r in marks.get(target, ())]
+
+    whole = (target for target in marks if target not in numbers)
+    return View(
+        tenant=tenant,
+        trajectory_id=trajectory_id,
+        session_id=header.get("session_id") or "",
+        agent=(header.get("agent") or {}).get("name", ""),
+        opened_at=header["time"],
+        closed=next((r.closed or "open" for r in _rows(reader, tenant, trajectory_id)), ""),
+        facts=_about(header),
+        steps=[_step(reader.resolve(tenant, _new_in(event)), signals([event["id"]])) for event in shown],
+        first=first,
+        of=len(events),
+        signals=signals(whole),
+        problems=reader.verify(tenant, trajectory_id),
+    )
+
+
+def _about(header: dict[str, Any]) -> list[tuple[str, str]]:
     gov = header.get("gov") or {}
     eligibility = ", ".join(f"{purpose} {leave}" for purpose, leave in (gov.get("eligibility") or {}).items())
     facts = [
@@ -93,18 +143,22 @@ def view(reader: StoreReader, tenant: str, trajectory_id: str) -> View | None:
         ("eligible", eligibility),
         ("retention", str((gov.get("retention") or {}).get("policy", "not limited"))),
     ]
-    return View(
-        tenant=tenant,
-        trajectory_id=trajectory_id,
-        session_id=header.get("session_id") or "",
-        agent=(header.get("agent") or {}).get("name", ""),
-        opened_at=header["time"],
-        closed=next((r.closed or "open" for r in _rows(reader, tenant, trajectory_id)), ""),
-        facts=[fact for fact in facts if fact[1]],
-        steps=[_step(event, about.get(event["id"], [])) for event in events],
-        signals=[signal for target, found in about.items() if target not in known for signal in found],
-        problems=reader.verify(tenant, trajectory_id),
-    )
+    return [fact for fact in facts if fact[1]]
+
+
+def _new_in(event: dict[str, Any]) -> dict[str, Any]:
+    """The call without its history, which would have to be put together from all calls before it."""
+    tokens = event.get("tokens")
+    if tokens:
+        event = {**event, "tokens": {k: v for k, v in tokens.items() if k != "prompt_token_ids"}}
+    observed = event.get("o") or {}
+    messages = observed.get("messages")
+    if not isinstance(messages, dict) or "prefix" not in messages:
+        return event
+    history = {"role": "history", "parts": [{"type": "text", "content": f"as of step {messages['prefix']}"}]}
+    new = [change["message"] for change in messages.get("changed", ())]
+    new += [message for message in messages["append"] if "event" not in message]  # an event is a step of its own
+    return {**event, "o": {**observed, "messages": [history, *new]}}
 
 
 def agent_of(reader: StoreReader, tenant: str, trajectory_id: str) -> str | None:
@@ -133,7 +187,7 @@ def _step(event: dict[str, Any], signals: list[Signal]) -> Step:
         role=tags.get("role", ""),
         facts=_facts(event),
         sent=_sent(event),
-        got=[passage for overlay in (event.get("ext") or {}).get("overlays", []) for passage in _overlay(overlay)],
+        got=[passage for overlay in _overlays(event) for passage in _overlay(overlay)],
         out=[*_said(action.get("messages")), *_did(action), *_came(y)],
         signals=signals,
     )
@@ -143,7 +197,8 @@ def _title(event: dict[str, Any]) -> str:
     name = (event.get("a") or {}).get("name")
     kind = event["kind"].replace("_", " ")
     if event["kind"] == "llm_call":
-        told = ((event.get("ext") or {}).get("response") or {}).get("model")
+        response = (event.get("ext") or {}).get("response")
+        told = response.get("model") if isinstance(response, dict) else None
         return f"model call · {told}" if told else "model call"
     return f"{kind} · {name}" if isinstance(name, str) and name else kind
 
@@ -212,6 +267,12 @@ def _came(outcome: dict[str, Any]) -> list[Passage]:
     return passages
 
 
+def _overlays(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """`ext` of an imported record is whatever its maker put there."""
+    found = (event.get("ext") or {}).get("overlays")
+    return [overlay for overlay in found if isinstance(overlay, dict)] if isinstance(found, list) else []
+
+
 def _overlay(overlay: dict[str, Any]) -> list[Passage]:
     """What one overlay took away and what it put there."""
     where = f"{overlay.get('surface', '')} · {overlay.get('target', '')}"
@@ -230,7 +291,7 @@ def _overlay(overlay: dict[str, Any]) -> list[Passage]:
 def _signal(record: dict[str, Any]) -> Signal:
     source = record.get("source") or {}
     demonstration = (record.get("ext") or {}).get("demonstration")
-    said = record.get("explanation") or (demonstration and _demonstrated(demonstration)) or ""
+    said = record.get("explanation") or (_demonstrated(demonstration) if isinstance(demonstration, dict) else "")
     value = record.get("value", record.get("label"))
     return Signal(
         name=record.get("name") or record["kind"],
@@ -244,15 +305,18 @@ def _signal(record: dict[str, Any]) -> Signal:
 
 
 def _demonstrated(message: dict[str, Any]) -> str:
-    calls = [c.get("function") or {} for c in message.get("tool_calls") or []]
+    told = message.get("tool_calls")
+    asked = [c.get("function") for c in told if isinstance(c, dict)] if isinstance(told, list) else []
+    calls = [function for function in asked if isinstance(function, dict)]
     return "; ".join(f"{c.get('name')}({c.get('arguments')})" for c in calls) or _text(message.get("content"))
 
 
 def _text(value: Any) -> str:
     """Text as it is, anything else as JSON; what is sealed or redacted in words."""
-    if isinstance(value, dict) and "sealed" in value:
-        return f"[sealed: {', '.join(value.get('labels', []))}]"
-    if isinstance(value, dict) and "redacted" in value:
-        return f"[redacted: {', '.join(value.get('labels', []))}]"
+    for hidden in ("sealed", "redacted"):
+        if isinstance(value, dict) and hidden in value:
+            labels = value.get("labels")
+            # what a tool answered may look like this as well, with anything for labels
+            return f"[{hidden}: {', '.join(map(str, labels)) if isinstance(labels, list) else ''}]"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"

@@ -117,7 +117,8 @@ def _open(span: Span) -> Span:
 def _unsealed(value: Any) -> Any:
     if isinstance(value, dict):
         if any(name in value for name in _SEALED) and "labels" in value:
-            return f"[{', '.join(map(str, value['labels']))}]"
+            labels = value["labels"]  # anything, where a tool's answer only looks like a sealed leaf
+            return f"[{', '.join(map(str, labels)) if isinstance(labels, list | tuple) else ''}]"
         return {key: _unsealed(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_unsealed(item) for item in value]

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import msgspec
@@ -89,13 +89,16 @@ def make(config: Settings, target: Path, *, with_master_key: bool, progress: Pro
 
 
 def check(source: Path) -> Manifest:
-    """The backup's manifest, if every file is there as it was written. Raises `BackupError`."""
+    """The backup's manifest, if every file is there as it was written, and in it. Raises `BackupError`."""
     try:
         manifest = msgspec.json.decode((source / MANIFEST).read_bytes(), type=Manifest)
     except FileNotFoundError as error:
         raise BackupError(f"{source} is no backup: it has no {MANIFEST}") from error
     except msgspec.DecodeError as error:
         raise BackupError(f"{source / MANIFEST} can't be read: {error}") from error
+    outside = [name for name in manifest.files if not _inside(source, name)]
+    if outside:
+        raise BackupError(f"the backup is not to be trusted: it names {outside[0]!r}, which is not in it")
     if manifest.form != _FORM:
         raise BackupError(f"the backup has form {manifest.form}, this Evoplane reads {_FORM}")
     wrong = [
@@ -128,6 +131,14 @@ def restore(config: Settings, source: Path, progress: Progress) -> Manifest:
     except OSError as error:
         raise BackupError(f"the backup could not be restored: {error}") from error
     return manifest
+
+
+def _inside(source: Path, name: str) -> bool:
+    """Is this a file of the backup and of nothing else, on no way out of it (`..`, a link)?"""
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
+        return False
+    return not any((source / Path(*parts[: n + 1])).is_symlink() for n in range(len(parts)))
 
 
 def _copy_database(source: Path, target: Path) -> None:

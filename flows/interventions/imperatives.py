@@ -21,6 +21,8 @@ _NEGATIVE = frozenset({"never", "don't", "do not", "stop"})
 _MANNER = frozenset({"always", "never", "don", "not", "make", "sure", "remember", "stop", "please", "next", "time"})
 _ALIKE = 0.6
 _SHORTEST = 2
+_LONGEST = 400
+"""Characters of an instruction: it is told with every request, and reading takes the square of it."""
 _OVERRIDES = re.compile(
     r"\b(ignore|disregard|forget|override|bypass)\b.*\b(rules?|instructions?|polic|guardrails?|prompt)|"
     r"\b(password|api key|secret|system prompt)\b",
@@ -79,7 +81,7 @@ def _all(cases: Sequence[Case]) -> list[_Said]:
     for case in cases:
         for remark in case.corrections:
             for sentence in _SENTENCE.findall(remark.text):
-                match = _IMPERATIVE.match(sentence)
+                match = _IMPERATIVE.match(sentence) if len(sentence) <= _LONGEST else None
                 if match is None or any(c.isdigit() for c in sentence) or _OVERRIDES.search(sentence):
                     continue
                 about = words(match["text"]) - _MANNER

@@ -149,7 +149,10 @@ def prepare(
         outgoing = tokens.request(outgoing)
     exchange.held = gateway.reserve(key, parsed, len(raw))
     # what nothing was changed in travels as it came, byte for byte
-    body = raw if outgoing is parsed else orjson.dumps(outgoing)
+    try:
+        body = raw if outgoing is parsed else orjson.dumps(outgoing)
+    except TypeError as error:  # read, but nested too deeply to be written again
+        raise errors.malformed(f"The request cannot be passed on: {error}") from error
     if translator is not None:
         exchange.translation = translator.record
         tokens = None  # what was asked for does not get past the translation

@@ -148,12 +148,12 @@ class StoreReader:
         row = self._row(tenant, "SELECT body FROM records WHERE id=:id", id=id)
         return orjson.loads(unpack(row[0])) if row else None
 
-    def find_event(self, event_id: str) -> tuple[str, str] | None:
-        """(tenant, trajectory) of an event, whoever's it is: for operators, not for tenants."""
-        for tenant in self.tenants():
-            row = self._row(tenant, "SELECT trajectory_id FROM records WHERE id=:id", id=event_id)
+    def find_event(self, event_id: str, tenant: str | None = None) -> tuple[str, str] | None:
+        """(tenant, trajectory) of an event: this tenant's, or whoever's it is, which is for operators."""
+        for name in self.tenants() if tenant is None else [tenant]:
+            row = self._row(name, "SELECT trajectory_id FROM records WHERE id=:id", id=event_id)
             if row:
-                return tenant, row[0]
+                return name, row[0]
         return None
 
     def session_of(self, tenant: str, trajectory_id: str) -> str | None:
@@ -183,13 +183,39 @@ class StoreReader:
 
     def resolve(self, tenant: str, record: dict[str, Any]) -> dict[str, Any]:
         """The record with content loaded, and message and token prefixes written out."""
+        return self._resolve(tenant, record, {}, {})
+
+    def resolve_all(self, tenant: str, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Records in the order of their chain, each as `resolve` gives it.
+
+        A call's history is put together from the call before it, not from all of them: a long conversation takes as
+        many reads as it has calls, not their square. The records share what they have in common: change none.
+        """
+        said: dict[str, list[dict[str, Any]]] = {}
+        ids: dict[str, list[int]] = {}
+        found = []
+        for record in records:
+            whole = self._resolve(tenant, record, said, ids)
+            found.append(whole)
+            if whole.get("kind") == "llm_call":
+                messages, prompt = whole.get("o", {}).get("messages"), whole.get("tokens", {}).get("prompt_token_ids")
+                if isinstance(messages, list):
+                    said[whole["id"]] = messages
+                if isinstance(prompt, list):
+                    ids[whole["id"]] = prompt
+        return found
+
+    def _resolve(
+        self, tenant: str, record: dict[str, Any], said: dict[str, list[dict[str, Any]]], known: dict[str, list[int]]
+    ) -> dict[str, Any]:
+        """`said` and `known` are the messages and prompt ids of calls that have been resolved already."""
         whole = parts.internalize(record, lambda digest: self._part(tenant, digest))
         messages = whole.get("o", {}).get("messages")
         if isinstance(messages, dict) and "prefix" in messages:
-            whole["o"]["messages"] = self._messages(tenant, messages)
+            whole["o"]["messages"] = self._messages(tenant, messages, said)
         ids = whole.get("tokens", {}).get("prompt_token_ids")
         if isinstance(ids, dict) and "prefix" in ids:
-            whole["tokens"]["prompt_token_ids"] = self._prompt_ids(tenant, ids)
+            whole["tokens"]["prompt_token_ids"] = self._prompt_ids(tenant, ids, known)
         return whole
 
     def verify(self, tenant: str, trajectory_id: str) -> list[str]:
@@ -237,7 +263,9 @@ class StoreReader:
             return False
         return data is not None and digest_bytes(data) == ref
 
-    def _messages(self, tenant: str, form: dict[str, Any]) -> list[dict[str, Any]]:
+    def _messages(
+        self, tenant: str, form: dict[str, Any], known: dict[str, list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
         forms: list[dict[str, Any]] = []
         answers: list[dict[str, Any]] = []
         current: Any = form
@@ -245,7 +273,7 @@ class StoreReader:
             call = self._whole(tenant, current["prefix"])
             forms.append(current)
             answers.append(_without(call["a"]["messages"][0], "finish_reason"))
-            current = call["o"]["messages"]
+            current = known.get(current["prefix"], call["o"]["messages"])
         messages: list[dict[str, Any]] = list(current)
         for each, answer in zip(reversed(forms), reversed(answers), strict=True):
             messages.append(answer)
@@ -263,7 +291,7 @@ class StoreReader:
         response = {"type": "tool_call_response", "id": event["a"].get("call_id"), "response": event["y"]["result"]}
         return {"role": "tool", "parts": [response]}
 
-    def _prompt_ids(self, tenant: str, form: dict[str, Any]) -> list[int] | dict[str, Any]:
+    def _prompt_ids(self, tenant: str, form: dict[str, Any], known: dict[str, list[int]]) -> list[int] | dict[str, Any]:
         pieces: list[list[int]] = []
         current: Any = form
         while isinstance(current, dict):
@@ -273,7 +301,7 @@ class StoreReader:
             if not isinstance(tokens["completion_token_ids"], list):
                 return form
             pieces += [current["append"], tokens["completion_token_ids"]]
-            current = tokens["prompt_token_ids"]
+            current = known.get(current["prefix"], tokens["prompt_token_ids"])
         pieces.append(current)
         return [id for piece in reversed(pieces) for id in piece]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from msgspec import UnsetType
 from msgspec.structs import replace
 
-from atdp.records import AnnotationDraft, Scale, Source, Target
-from dashboards.console import credit
+from atdp import records as atdp_records
+from atdp.records import AnnotationDraft, MessagePrefix, Metadata, Scale, Source, Target
+from dashboards.console import credit, trajectory
 from dashboards.console.access import IDLE_S, Logins
 from dashboards.console.app import create_app
 from dashboards.console.credit import CreditView
@@ -18,8 +21,9 @@ from evaluators import triggers, watching
 from evaluators.triggers import Outcome, Watch
 from evaluators.watching import LastDrift
 from evoplane.settings import Settings
-from registry import alerts, approvals, control, roles, tenants
+from registry import alerts, approvals, control, decisions, pointers, roles, tenants
 from registry.alerts import Cause
+from registry.manifest import AgentVersion, Manifest, Policy, Skill
 from services.proxy.reader import open_reader
 from services.proxy.store import open_store
 from tests.dashboards.deployment import Deployment, made
@@ -249,3 +253,98 @@ def test_a_revoked_key_and_an_idle_login_are_out(deployment: Deployment) -> None
     token = logins.enter(connection, secret, "here", now=0.0)
     tenants.revoke_key(connection, key.id)
     assert logins.viewer(connection, token, now=1.0) is None
+
+
+async def test_a_long_trajectory_comes_in_pages_that_show_only_what_is_new(tmp_path: Path) -> None:
+    config = Settings.model_validate({"paths": {"var": tmp_path}})
+    store = open_store(config)
+    await store.start()
+    calls = [call(f"e{n}", f"ask {n}", f"answer {n}") for n in range(230)]
+    for n in range(1, 230):
+        asked = calls[n].o
+        assert not isinstance(asked, UnsetType) and isinstance(asked.messages, list)
+        form = MessagePrefix(prefix=f"e{n - 1}", append=list(asked.messages))
+        calls[n] = replace(calls[n], o=replace(asked, messages=form))
+    odd = event(
+        "odd",
+        y=atdp_records.Outcome(status="ok", result={"sealed": 1, "labels": 5}),
+        ext={"overlays": 3, "response": 4},
+    )
+    await store.append("acme", [CONTEXT, opened("t1"), *calls, odd])
+    await store.close()
+    reader = open_reader(config)
+    found = trajectory.view(reader, "acme", "t1")
+    assert found is not None
+    assert (found.first, len(found.steps), found.of, found.next) == (1, 100, 231, 101)
+    last = trajectory.view(reader, "acme", "t1", at="odd")
+    assert last is not None
+    assert (last.first, len(last.steps), last.previous, last.next) == (201, 31, 101, None)
+    assert [p.text for p in last.steps[5].sent] == ["as of step e204", "ask 205"]
+    assert credit.view(config, reader, "acme", "t1") is not None
+    resolved = reader.resolve_all("acme", reader.records("acme", "t1"))
+    assert resolved[1:][200] == reader.resolve("acme", reader.records("acme", "t1")[201])
+    assert len(resolved[201]["o"]["messages"]) == 401
+
+
+def test_what_quotes_all_tenants_is_for_whoever_may_see_them_and_for_approvers(tmp_path: Path) -> None:
+    deployment = made(tmp_path, 1)
+    connection = control.connect(deployment.config.control_db)
+    candidate = {"summary": "1 fact", "diff": "+ other: 45 days", "risk": "low"}
+    ranking = [{"name": "memory-1", "surface": "memory", "score": 0.1, "why": "best", "chosen": True}]
+    decision = {"chosen": "memory-1", "reason": "drop", "data_gate": "passed", "ranking": ranking}
+    decisions.put(connection, "dec_1", "support", decision | {"candidates": {"memory-1": candidate}})
+    whose = {"name": "n", "when": "w", "steps": ("look at the other's books",)}
+    skills = tuple(Skill(id=f"s_{t}", tenant=t, **(whose if t == "other" else whose | {"steps": ("mine",)}))
+                   for t in ("acme", "other"))  # fmt: skip
+    manifest = Manifest(policy=Policy(base="m", served_name="m"), skills=skills)
+    version = AgentVersion(agent="support", version="3", digest=manifest.digest, manifest=manifest, parent="2",
+                           lineage={"decision": "dec_1"})  # fmt: skip
+    pointers.put_version(connection, version)
+    roles.give(connection, "zoe", "operator", None, "test")
+    app = create_app(deployment.config)
+    shown = {}
+    for who in ("ravi", "dana", "zoe"):
+        with TestClient(app, follow_redirects=False) as console:
+            login(console, deployment.keys[who])
+            shown[who] = (console.get("/agents/support/versions/3").text,
+                          console.get(f"/approvals/{deployment.approval}").text)  # fmt: skip
+    assert "<li>mine</li>" in shown["ravi"][0] and "other&#39;s books" not in shown["ravi"][0]
+    assert "+ other: 45 days" not in shown["ravi"][0] and "+ acme: 45 days" not in shown["ravi"][1]
+    assert "+ acme: 45 days" in shown["dana"][1]
+    assert "+ other: 45 days" in shown["zoe"][0] and "other&#39;s books" in shown["zoe"][0]
+
+
+async def test_an_id_that_two_tenants_have_means_the_viewers_own(tmp_path: Path) -> None:
+    deployment = made(tmp_path, 1)
+    store = open_store(deployment.config)
+    await store.start()
+    for tenant in ("acme", "other"):
+        trajectory_id = f"tr_same_{tenant}"
+        said = call("ev_same", "asks", "answers", trajectory_id, m=Metadata(tags={"agent": "support"}))
+        await store.append(tenant, [CONTEXT, opened(trajectory_id), said])
+    await store.close()
+    connection = control.connect(deployment.config.control_db)
+    secret = tenants.create_key(connection, "other", "support", "evaluate", "otto")[1]
+    with TestClient(create_app(deployment.config), follow_redirects=False) as console:
+        login(console, secret)
+        text = console.get("/events/ev_same/why").text
+    assert "tenant other" in text and "tr_same_other" in text and "acme" not in text
+
+
+def test_links_with_words_of_others_say_nothing_and_broken_ones_lead_home(
+    console: TestClient, deployment: Deployment
+) -> None:
+    assert console.get("/login?to=//[").status_code == 200
+    login(console, deployment.keys["ravi"])
+    assert "call 555" not in console.get(f"/approvals/{deployment.approval}?problem=call+555").text
+
+
+def test_a_database_that_is_locked_is_said_to_be(console: TestClient, deployment: Deployment) -> None:
+    login(console, deployment.keys["ravi"])
+
+    def locked(*_: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control, "connect", locked)
+        assert console.get("/agents/support").status_code == 503

@@ -114,7 +114,8 @@ async def test_what_is_sealed_does_not_leave(tmp_path: Path) -> None:
     store = open_store(config)
     await store.start()
     sealed = {"sealed": "blob_1", "commit": "c0ffee", "labels": ["reasoning"], "bytes": 3}
-    said = call("e0", "hi", "yes", ext={"request": {"metadata": sealed}})
+    alike = {"sealed": 1, "labels": 5}
+    said = call("e0", "hi", "yes", ext={"request": {"metadata": sealed, "alike": alike}})
     await store.append("acme", [CONTEXT, opened("t1"), said])
     await store.close()
     reader = open_reader(config)

@@ -217,3 +217,18 @@ def test_a_deployment_may_take_no_typed_names(connection: sqlite3.Connection) ->
     _, secret = tenants.create_key(connection, "acme", "support", "operate", owner="dana")
     who = approvals.signer(connection, secret)
     assert approvals.decide(connection, id, "approved", who, "console", policies=strict)[0].status == "approved"
+
+
+def test_four_eyes_are_not_two_spellings_of_one_name(connection: sqlite3.Connection) -> None:
+    tenants.create_agent(connection, "support", "model", approvers=("dana", "Dana ", "eli"))
+    id = approvals.request(connection, "support", "2", {}, WEEK_S, needed=2).id
+    approvals.decide(connection, id, "approved", "dana", "cli")
+    again, changed = approvals.decide(connection, id, "approved", "Dana ", "cli")
+    assert (again.status, again.missing, changed) == ("pending", 1, False)
+    assert approvals.decide(connection, id, "approved", "eli", "cli")[0].status == "approved"
+
+
+def test_one_person_under_two_spellings_is_not_enough_people(connection: sqlite3.Connection) -> None:
+    tenants.create_agent(connection, "support", "model", approvers=("dana", "DANA"))
+    with pytest.raises(RegistryError, match="it names 1"):
+        approvals.request(connection, "support", "2", {}, WEEK_S, needed=2)

@@ -102,3 +102,9 @@ def test_a_webhook_message_decides_and_other_tags_mean_nothing(
     assert mlflow_approvals.receive(config, signed(message("note"), key), message("note")) is None
     assert mlflow_approvals.receive(config, signed(message("approval"), key), message("approval")) == "approved"
     assert approvals.get(connection, id).decided_by == "dana"
+
+
+@pytest.mark.parametrize("stamp", [b"9" * 400, b"9" * 5000, b"-1", b"1e3"])
+def test_a_time_that_is_none_is_a_bad_signature(stamp: bytes) -> None:
+    with pytest.raises(mlflow_approvals.BadSignature):
+        mlflow_approvals.verify(KEY, {**signed(b"{}"), b"x-mlflow-timestamp": stamp}, b"{}")

@@ -90,3 +90,25 @@ def test_a_schema_the_provider_compiles_gets_only_what_that_understands() -> Non
     assert narrowed({"type": "string"}, {"description": "x"}, strict=True)["description"] == "x"
     with pytest.raises(NotNarrower, match="strict"):
         narrowed({"type": "string"}, {"pattern": "^a"}, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "patch"),
+    [
+        ({"minLength": "x"}, {"enum": ["a"]}),
+        ({"type": [{}]}, {"type": "string"}),
+        ({"multipleOf": 0}, {"multipleOf": 3}),
+        ({"required": 5}, {"required": ["x"]}),
+        ({"minimum": "a"}, {"const": 5}),
+        ({"type": "integer"}, {"enum": [10**400]}),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_left_alone(schema: Any, patch: dict[str, Any]) -> None:
+    with pytest.raises(NotNarrower):
+        narrowed(schema, patch)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", r"(\w|_)*!", r"\w*\w*\w*\w*\w*\w*!", "a" * 300])
+def test_a_clients_pattern_that_could_hold_everybody_up_is_not_tried(pattern: str) -> None:
+    with pytest.raises(NotNarrower, match="too long to try"):
+        narrowed({"type": "string", "pattern": pattern}, {"enum": ["a" * 60 + "?"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from atdp import chain
@@ -103,3 +104,23 @@ def test_what_is_no_backup_is_named(content: bytes | None, deployment: Settings,
         (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(BackupError):
         backup.check(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../planted", "a/../../planted", "/planted", ""])
+def test_a_backup_that_names_what_is_not_in_it_writes_nothing(name: str, deployment: Settings, tmp_path: Path) -> None:
+    made = backup.make(deployment, tmp_path / "copy", with_master_key=False, progress=quiet)
+    (tmp_path / "planted").write_text("x")
+    planted = {**made.files, name: backup._entry(tmp_path / "planted")}
+    forged = msgspec.structs.replace(made, files=planted)
+    (tmp_path / "copy" / backup.MANIFEST).write_bytes(msgspec.json.encode(forged))
+    with pytest.raises(BackupError, match="not to be trusted"):
+        backup.restore(elsewhere(deployment, tmp_path / "back" / "var"), tmp_path / "copy", quiet)
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_backup_with_a_link_in_it_is_refused(deployment: Settings, tmp_path: Path) -> None:
+    backup.make(deployment, tmp_path / "copy", with_master_key=False, progress=quiet)
+    (tmp_path / "copy" / "control.sqlite").rename(tmp_path / "elsewhere")
+    (tmp_path / "copy" / "control.sqlite").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BackupError, match="not to be trusted"):
+        backup.check(tmp_path / "copy")

@@ -22,6 +22,10 @@ _IN_STRICT_MODE = frozenset({"description", "enum"})
 _AT_LEAST = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _AT_MOST = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 
+_LONGEST_PATTERN, _MOST_REPEATS = 200, 4
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_REPEAT = re.compile(r"[*+{]")
+
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "integer": lambda v: _number(v) and float(v).is_integer(),
@@ -42,6 +46,15 @@ def narrowed(schema: Any, patch: dict[str, Any], *, strict: bool = False) -> dic
 
     Raises `NotNarrower` with the reason.
     """
+    try:
+        return _narrowed(schema, patch, strict=strict)
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, NotNarrower):
+            raise
+        raise NotNarrower(f"the two schemas can't be compared: {error}") from error
+
+
+def _narrowed(schema: Any, patch: dict[str, Any], *, strict: bool = False) -> dict[str, Any]:
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -88,7 +101,7 @@ def _stricter(schema: dict[str, Any], keyword: str, value: Any) -> Any:
         case "items":
             _need(isinstance(value, dict), "'items' is not a schema")
             _need("prefixItems" not in schema, "the client's schema has 'prefixItems'")
-            return narrowed(before if had else {}, value)
+            return _narrowed(before if had else {}, value)
         case "properties":
             return _properties(schema, value)
         case _:
@@ -103,7 +116,7 @@ def _properties(schema: dict[str, Any], patches: Any) -> dict[str, Any]:
     result = dict(before)
     for name, patch in patches.items():
         _need(name in before, f"the client's schema has no property {name!r}")
-        result[name] = narrowed(before[name], patch)
+        result[name] = _narrowed(before[name], patch)
     return result
 
 
@@ -127,7 +140,10 @@ def _fits(schema: dict[str, Any], value: Any) -> bool:
         if len(value) < shortest or (longest is not None and len(value) > longest):
             return False
         pattern = schema.get("pattern")
-        return not isinstance(pattern, str) or not _compiles(pattern) or re.search(pattern, value) is not None
+        if not isinstance(pattern, str) or not _compiles(pattern):
+            return True
+        _need(_quick(pattern), "the client's 'pattern' may take too long to try")
+        return re.search(pattern, value) is not None
     if _number(value):
         return schema.get("minimum", value) <= value <= schema.get("maximum", value)
     return True
@@ -161,6 +177,15 @@ def _compiles(pattern: str) -> bool:
     except re.error:
         return False
     return True
+
+
+def _quick(pattern: str) -> bool:
+    """Is there no repeated group, and are there few repeats? The client wrote it; others wait while it is tried."""
+    return (
+        len(pattern) <= _LONGEST_PATTERN
+        and not _REPEATED_GROUP.search(pattern)
+        and len(_REPEAT.findall(pattern)) <= _MOST_REPEATS
+    )
 
 
 def _need(holds: Any, otherwise: str) -> None:

@@ -77,6 +77,10 @@ def _argument(name: str, patch: dict[str, Any], tool: dict[str, Any], place: Too
         raise NotNarrower("the client's schema has no such argument")
     before = properties[name]
     value = narrowed(before, patch, strict=bool(tool.get("strict")))
+    try:
+        _size([before, value])
+    except TypeError as error:
+        raise NotNarrower(f"the schema can't be written: {error}") from error
     return {"path": [place.schema, "properties", name], "value": value, "before": [before]}
 
 
