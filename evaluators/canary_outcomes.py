@@ -27,17 +27,18 @@ class Arrivals:
         self._version = version
         self._since = since
         self._breaches = frozenset(breaches)
-        self._told: set[str] = set()
-        self._breached: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._breached: set[tuple[str, str]] = set()
 
     def new(self, cases: Iterable[Case], tenants: Collection[str] | None = None) -> list[Outcome]:
         """What became known since the last call; `tenants` are those whose sessions may be compared (None: all)."""
-        sessions: dict[str, list[Case]] = {}
+        # by tenant as well: clients name sessions, and those of two tenants may choose the same name
+        sessions: dict[tuple[str, str], list[Case]] = {}
         for case in cases:
             counts = case.purpose == "serve" and case.at >= self._since and case.role in ("champion", "canary")
             if counts and (tenants is None or case.tenant in tenants):
-                sessions.setdefault(case.session_id, []).append(case)
-        out: list[tuple[str, str, Outcome]] = []
+                sessions.setdefault((case.tenant, case.session_id), []).append(case)
+        out: list[tuple[str, tuple[str, str], Outcome]] = []
         for id, members in sessions.items():
             first = members[0]
             if first.role == "canary" and first.agent_version != self._version:

@@ -41,7 +41,7 @@ class EstablishedFact(msgspec.Struct, frozen=True):
 
 def statements(cases: Sequence[Case]) -> list[Statement]:
     """Every fact stated in a correction or a demonstrated answer, oldest first."""
-    out: dict[str, Statement] = {}
+    out: dict[tuple[str, str], Statement] = {}
     for case in cases:
         said = [(remark.id, remark.at, remark.text) for remark in case.corrections]
         if case.demonstration_id and case.wanted and not case.wanted.calls:
@@ -49,7 +49,7 @@ def statements(cases: Sequence[Case]) -> list[Statement]:
         for annotation_id, at, text in said:
             fact = stated_fact(text)
             if fact:
-                out[annotation_id] = Statement(case.tenant, case.session_id, annotation_id, at, fact)
+                out[case.tenant, annotation_id] = Statement(case.tenant, case.session_id, annotation_id, at, fact)
     return sorted(out.values(), key=lambda s: (s.at, s.annotation_id))
 
 

@@ -6,6 +6,7 @@ is remembered and looked at again.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from evoplane.settings import Settings, SettingsError
 from services.proxy.consumers import open_consumers
 from services.proxy.reader import open_reader
 
+_log = logging.getLogger(__name__)
 CONSUMER = "otlp-out"
 _BATCH = 2000
 """Records looked at together."""
@@ -68,8 +70,12 @@ def forward(config: Settings) -> int:
                         if row is None or row.closed is None:
                             still.append(id)
                             continue
-                        spans += [span for trace in traces(reader, tenant, id) for span in trace]
-                        sent += 1
+                        try:
+                            spans += [span for trace in traces(reader, tenant, id) for span in trace]
+                            sent += 1
+                        except (KeyError, TypeError, ValueError) as error:
+                            # one that has no form as spans must not keep all after it from being told
+                            _log.warning("trajectory %s of %s is not told: %r", id, tenant, error)
                     state.waiting[tenant] = still[-_MOST_OPEN:]
                 for start in range(0, len(spans), _SPANS):
                     reply = http.post(

@@ -169,13 +169,14 @@ def _key_of(item: dict[str, Any]) -> Key:
     return item["tenant"], item["topic"], item.get("subject")
 
 
-def _subjects(cases: Sequence[Case]) -> dict[str, str | None]:
-    return {case.session_id: subject_of(case) for case in cases}
+def _subjects(cases: Sequence[Case]) -> dict[tuple[str, str], str | None]:
+    """By tenant and session: clients name sessions, and two tenants' clients may choose the same name."""
+    return {(case.tenant, case.session_id): subject_of(case) for case in cases}
 
 
-def _one_subject(fact: EstablishedFact, subjects: dict[str, str | None]) -> str | None:
+def _one_subject(fact: EstablishedFact, subjects: dict[tuple[str, str], str | None]) -> str | None:
     """The end user who alone says so; None when several do, or when clients don't name them."""
-    said = {subjects.get(session) for session in fact.sessions}
+    said = {subjects.get((fact.tenant, session)) for session in fact.sessions}
     return said.pop() if len(said) == 1 else None
 
 

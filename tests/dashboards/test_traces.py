@@ -11,13 +11,14 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from atdp.convert.otlp.spans import Span
 from dashboards.reading import CaseReader
 from dashboards.traces import mirror
 from dashboards.traces.forward import forward
 from dashboards.traces.otlp import request, traces
 from evoplane.settings import Settings, SettingsError
 from services.proxy.drafts import Close
-from services.proxy.reader import open_reader
+from services.proxy.reader import StoreReader, open_reader
 from services.proxy.store import open_store
 from tests.dashboards.deployment import Deployment, made
 from tests.governance.drafting import call, opened
@@ -132,3 +133,19 @@ def test_failures_come_first_and_nothing_is_told_twice(deployment: Deployment) -
     state.known |= {c.trajectory_id: 1 for c in first}
     second = mirror.choose(cases, state)
     assert not {c.trajectory_id for c in first} & {c.trajectory_id for c in second}
+
+
+def test_one_trajectory_that_cannot_be_told_does_not_keep_back_the_others(
+    collector: tuple[str, type[Collector]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, kind = collector
+    config = with_collector(made(tmp_path, conversations=2), url)
+
+    def without_one(reader: StoreReader, tenant: str, id: str) -> list[list[Span]]:
+        if id == "tr_acme_0":
+            raise TypeError("no form as spans")
+        return traces(reader, tenant, id)
+
+    monkeypatch.setattr("dashboards.traces.forward.traces", without_one)
+    assert forward(config) == 3
+    assert sorted(told(kind)) == ["tr_acme_1", "tr_other_0", "tr_other_1"]

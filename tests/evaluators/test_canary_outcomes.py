@@ -61,3 +61,15 @@ def test_latency_and_cost_are_cut_off_by_what_was_usual_before_and_not_compared_
     found = scales(usual, 1.5, 2.0)
     assert (found["latency"].limit, found["latency"].tolerance, found["cost"].tolerance) == (300.0, 1.5, 2.0)
     assert scales(usual[:5], 1.5, 2.0) == {}
+
+
+def test_sessions_of_two_tenants_that_chose_the_same_name_are_two() -> None:
+    told = [
+        canary(session_id="s", tenant="lumen", reward=0.0),
+        make_case(session_id="s", tenant="northwind", at="2026-02-01T00:00:00Z", reward=1.0),
+    ]
+    outcomes = Arrivals("2", SINCE).new(told)
+    assert sorted((o.arm, o.tenant, o.success) for o in outcomes) == [
+        ("canary", "lumen", 0.0),
+        ("champion", "northwind", 1.0),
+    ]

@@ -89,3 +89,13 @@ def test_a_proposal_holds_only_so_many_facts() -> None:
     cases = [case for topic in topics for case in corrected(*[f"The {topic} is 5 euros."] * 3)]
     (proposal,) = propose("memory", evidence(cases))
     assert len(proposal.content["items"]) == 8
+
+
+def test_another_tenants_session_of_the_same_name_does_not_make_a_users_fact_everybodys() -> None:
+    told = [
+        make_case(session_id=f"s{n}", corrections=["The warranty is 24 months."], params={"user": "mallory"})
+        for n in range(4)
+    ]
+    theirs = [make_case("Where is it?", session_id=f"s{n}", tenant="lumen") for n in range(4)]
+    seen = evidence([*told, *theirs])
+    assert applied(seen, propose("memory", seen)[0]).memory[0].subject == "mallory"

@@ -42,6 +42,13 @@ def test_a_row_that_contradicts_itself_is_refused_with_its_line(tmp_path: Path, 
         read_examples(written(tmp_path, **told), max_length=100, vocab_size=10)
 
 
+def test_a_row_nested_without_end_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a":' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(JobError, match="line 1"):
+        read_examples(file, max_length=100, vocab_size=10)
+
+
 def test_a_row_others_wrote_entirely_is_dropped_and_counted(tmp_path: Path) -> None:
     kept, dropped = read_examples(written(tmp_path, observed=[[0, 3]]), max_length=100, vocab_size=10)
 

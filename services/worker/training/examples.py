@@ -107,7 +107,7 @@ def read_examples(path: Path, *, max_length: int, vocab_size: int) -> tuple[list
         try:
             example = decoder.decode(line)
             wrong = next(_contradictions(example, vocab_size), None)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise JobError(f"{path}, line {number}: {error}") from error
         if wrong:
             raise JobError(f"{path}, line {number}: {wrong}")
