@@ -131,6 +131,8 @@ def create_app(config: Settings) -> FastAPI:
 
     @app.post("/login")
     async def login(request: Request) -> Response:
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise HTTPException(403, "Another site sent this form: log in here.")
         form = await _form(request)
         address = request.client.host if request.client else ""
 

@@ -158,7 +158,9 @@ def _copy_folder(root: Path, target: Path, folder: str) -> None:
 
 def _copy_file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target)
+    draft = target.with_name(target.name + ".partial")  # half a database must not look like one
+    shutil.copy2(source, draft)
+    draft.replace(target)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -348,3 +348,9 @@ def test_a_database_that_is_locked_is_said_to_be(console: TestClient, deployment
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control, "connect", locked)
         assert console.get("/agents/support").status_code == 503
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 303)])
+def test_another_site_logs_nobody_in(site: str, status: int, console: TestClient, deployment: Deployment) -> None:
+    form = {"key": deployment.keys["dana"]}
+    assert console.post("/login", data=form, headers={"sec-fetch-site": site}).status_code == status

@@ -124,3 +124,22 @@ def test_a_backup_with_a_link_in_it_is_refused(deployment: Settings, tmp_path: P
     (tmp_path / "copy" / "control.sqlite").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BackupError, match="not to be trusted"):
         backup.check(tmp_path / "copy")
+
+
+def test_a_disk_that_is_full_leaves_nothing_that_looks_like_a_deployment(
+    deployment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup.make(deployment, tmp_path / "copy", with_master_key=False, progress=quiet)
+    back = elsewhere(deployment, tmp_path / "back")
+
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:100])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup.shutil, "copy2", full)
+        with pytest.raises(BackupError, match="No space left"):
+            backup.restore(back, tmp_path / "copy", quiet)
+    assert not back.control_db.exists()
+    backup.restore(back, tmp_path / "copy", quiet)
+    assert [t.id for t in tenants.list_tenants(control.connect(back.control_db))] == ["acme"]
