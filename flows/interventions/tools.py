@@ -19,7 +19,7 @@ from evaluators.intervals import wilson
 from evoplane.settings import Settings
 from flows.interventions.base import Evidence, Proposal, Surface
 from flows.interventions.repairs import Repair, accepted_values, constraint, repairs
-from flows.interventions.sources import made_from, sessions_of, told_apart
+from flows.interventions.sources import everywhere, made_from, sessions_of, told_apart
 from registry.manifest import Manifest, ToolOverlay
 from services.router.overlays import NotNarrower, narrowed
 
@@ -73,6 +73,10 @@ class _Change(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...]
 
 
+_OF_VALUES = frozenset({"enum", "pattern"})
+"""Bounds that are made of values: what only one of several tenants met may hold words of theirs."""
+
+
 def _arguments(evidence: Evidence, config: Settings) -> list[_Change]:
     groups: dict[tuple[str, str], list[Repair]] = defaultdict(list)
     for repair in repairs(evidence.current):
@@ -82,7 +86,7 @@ def _arguments(evidence: Evidence, config: Settings) -> list[_Change]:
         cases = [r.case for r in found]
         if len(sessions_of(cases)) < config.surfaces.min_sessions:
             continue
-        told = _told(evidence.current, tool, argument, found)
+        told = _told(evidence.current, tool, argument, found, shared=everywhere(cases, evidence.current))
         if told is not None:
             by_tool[tool].append((argument, *told, cases))
     cases = [case for arguments in by_tool.values() for *_, mine in arguments for case in mine]
@@ -106,7 +110,7 @@ def _arguments(evidence: Evidence, config: Settings) -> list[_Change]:
 
 
 def _told(
-    cases: Sequence[Case], tool: str, argument: str, found: Sequence[Repair]
+    cases: Sequence[Case], tool: str, argument: str, found: Sequence[Repair], *, shared: bool
 ) -> tuple[dict[str, Any], str] | None:
     """What the schema of the argument gets, and why; None when the values don't tell what was wrong."""
     right = [value for value, _ in accepted_values(cases, tool, argument)]
@@ -117,7 +121,7 @@ def _told(
     words = "Always give it."
     if 2 * len(wrong) >= len(found):
         rule = constraint(wrong, right, [repair.error for repair in found])
-        if rule is None:
+        if rule is None or (not shared and not _OF_VALUES.isdisjoint(rule[0])):
             return None
         bounds, words = rule
     schema, strict = _schema(cases, tool, argument)
@@ -159,6 +163,8 @@ def _routes(evidence: Evidence, config: Settings) -> list[_Change]:
         if len(sessions) < config.surfaces.min_sessions or share.low <= 1 - config.monitor.target_success:
             continue
         if not wrong and not _suggested(evidence, right):
+            continue
+        if not everywhere([o.case for o in members], evidence.current):
             continue
         mine = {o.case.event_id for o in wanting}
         other = [o.case.request for o in outcomes if o.case.event_id not in mine]

@@ -23,7 +23,7 @@ BOOK = tool("book", "Books a table.", day={"type": "string", "description": "The
 
 
 def booked(n: int, wrong: str, right: str, error: str = "invalid day", argument: str = "day", **given) -> list[Case]:
-    """The tool rejects the first call of each session and accepts the second."""
+    """The tool rejects the first call of each session and accepts the second; sessions of two tenants by turns."""
     return [
         make_case(
             f"A table, number {number}",
@@ -34,7 +34,7 @@ def booked(n: int, wrong: str, right: str, error: str = "invalid day", argument:
                 step("book", "error", error, **{argument: wrong.format(number)}),
                 step("book", **{argument: right.format(10 + number)}),
             ),
-            **given,
+            **{"tenant": ("northwind", "lumen")[number % 2], **given},
         )
         for number in range(n)
     ]
@@ -60,6 +60,14 @@ def test_the_values_a_tool_names_become_an_enum() -> None:
     (proposal,) = propose("tools", seen)
     patch = proposal.content["tools"][0]["arguments"]["day"]
     assert patch["enum"] == ["today", "tomorrow"]
+
+
+def test_what_one_of_several_tenants_alone_met_tells_the_others_none_of_its_values() -> None:
+    error = "invalid day: must be one of: today, tomorrow"
+    for told in (booked(4, "Monday", "today", error, tenant="lumen"), booked(6, "x", "LUMEN-{}", tenant="lumen")):
+        assert propose("tools", evidence([*told, *ordinary()])) == []
+        alone = evidence([*told, *(c for c in ordinary() if c.tenant == "lumen")])
+        assert len(propose("tools", alone)) == 1
 
 
 def test_letters_that_all_values_share_are_part_of_the_form_and_numbers_are_not() -> None:
@@ -91,7 +99,9 @@ def test_too_few_sessions_the_same_form_or_a_passing_fault_bound_nothing() -> No
 
 def test_what_the_clients_schema_does_not_allow_is_said_in_words() -> None:
     narrow = tool("book", "", day={"type": "string", "pattern": "^.{10}$"})
-    cases = [make_case(c.request, steps=c.steps, tools=[narrow]) for c in booked(6, "May {}", "2026-05-{}")]
+    cases = [
+        make_case(c.request, steps=c.steps, tools=[narrow], tenant=c.tenant) for c in booked(6, "May {}", "2026-05-{}")
+    ]
     (proposal,) = propose("tools", evidence([*cases, *ordinary()]))
     assert proposal.content["tools"][0]["arguments"]["day"] == {"description": "In the form 1234-12-12."}
 
