@@ -497,3 +497,11 @@ async def test_a_huge_request_is_recorded_whole_and_is_not_redacted_on_the_event
 async def test_more_messages_than_the_limit_are_refused(running: Running) -> None:
     assert (await running.chat([user("x")] * 10_001)).status == 400
     assert running.upstream.requests == []
+
+
+async def test_a_request_nested_too_deeply_to_be_passed_on_is_the_clients_mistake(running: Running) -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(400):
+        deep = {"type": "array", "items": deep}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": deep}}}}
+    assert (await running.chat([user("hi")], tools=[tool])).status == 400
