@@ -16,7 +16,7 @@ from services.worker.serving.policies import Policies, Policy, Probe, ProbeMisma
 from services.worker.serving.updates import Updates
 from services.worker.serving.weights import weights_digest
 from tests.flows.test_rows import call
-from tests.worker.conftest import tiny_model  # noqa: F401  (a fixture)
+from tests.worker.conftest import untied_model  # noqa: F401  (a fixture)
 from tests.worker.engine import FakeEngine
 from tests.worker.test_updates import Engine, ask
 
@@ -40,12 +40,12 @@ def test_case_29_ids_are_trained_on_as_captured_and_a_reencoded_history_is_not_m
 
 
 async def test_case_30_a_request_in_flight_keeps_its_weights_and_later_ones_wait_for_the_probe(
-    tiny_model: Path,  # noqa: F811
+    untied_model: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     base, other = tmp_path / "base", tmp_path / "next"
     for path in (base, other):
-        shutil.copytree(tiny_model, path)
+        shutil.copytree(untied_model, path)
     engine, gate = FakeEngine(base, {"base": -0.1, "next": -0.7}), Gate(app := Engine())
     answered: list[tuple[str, str, str]] = []
 

@@ -15,6 +15,16 @@ VOCABULARY = 128
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers, hidden 32, grouped-query attention, random weights from a fixed seed."""
+    return _llama(tmp_path_factory.mktemp("tiny"), tied=True)
+
+
+@pytest.fixture(scope="session")
+def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a projection to the vocabulary of its own, as the engine can reload."""
+    return _llama(tmp_path_factory.mktemp("untied"), tied=False)
+
+
+def _llama(directory: Path, *, tied: bool) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -27,9 +37,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
     )
-    directory = tmp_path_factory.mktemp("tiny")
     LlamaForCausalLM(config).save_pretrained(directory)
     return directory
 

@@ -18,8 +18,8 @@ PROBE = Probe([1], [2, 3], [-0.7, -0.7])
 
 
 @pytest.fixture
-def base(tiny_model: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_model, tmp_path / "base"))
+def base(untied_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untied_model, tmp_path / "base"))
 
 
 @pytest.fixture

@@ -94,23 +94,23 @@ async def test_a_request_that_is_held_too_long_is_refused_and_not_forgotten(monk
 
 
 @pytest.fixture
-def other(tiny_model: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_model, tmp_path / "other"))
+def other(untied_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untied_model, tmp_path / "other"))
 
 
-def test_whole_weights_of_the_same_form_pass(tiny_model: Path, other: Path) -> None:
-    validate(other, tiny_model)
-    assert weights_digest(other) == weights_digest(tiny_model)
+def test_whole_weights_of_the_same_form_pass(untied_model: Path, other: Path) -> None:
+    validate(other, untied_model)
+    assert weights_digest(other) == weights_digest(untied_model)
 
 
-def test_a_cut_off_file_is_refused_before_the_engine_is_touched(tiny_model: Path, other: Path) -> None:
+def test_a_cut_off_file_is_refused_before_the_engine_is_touched(untied_model: Path, other: Path) -> None:
     file = other / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(WeightsError, match="bytes long"):
-        validate(other, tiny_model)
+        validate(other, untied_model)
 
 
-def test_a_missing_tensor_is_refused_before_the_engine_is_touched(tiny_model: Path, other: Path) -> None:
+def test_a_missing_tensor_is_refused_before_the_engine_is_touched(untied_model: Path, other: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     file = other / "model.safetensors"
@@ -118,18 +118,23 @@ def test_a_missing_tensor_is_refused_before_the_engine_is_touched(tiny_model: Pa
     tensors.pop("model.norm.weight")
     save_file(tensors, file)
     with pytest.raises(WeightsError, match=r"1 tensors are missing, model\.norm\.weight"):
-        validate(other, tiny_model)
+        validate(other, untied_model)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_a_directory_without_a_model_is_refused(tiny_model: Path, other: Path, file: str) -> None:
+def test_a_directory_without_a_model_is_refused(untied_model: Path, other: Path, file: str) -> None:
     (other / file).unlink()
     with pytest.raises(WeightsError, match="holds no model"):
-        validate(other, tiny_model)
+        validate(other, untied_model)
 
 
-def test_another_architecture_is_refused(tiny_model: Path, other: Path) -> None:
+def test_another_architecture_is_refused(untied_model: Path, other: Path) -> None:
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(WeightsError, match="num_hidden_layers is 3"):
-        validate(other, tiny_model)
+        validate(other, untied_model)
+
+
+def test_tied_embeddings_are_refused_before_the_engine_is_touched(tiny_model: Path) -> None:
+    with pytest.raises(WeightsError, match="ties its embeddings"):
+        validate(tiny_model, tiny_model)

@@ -36,8 +36,16 @@ def weights_digest(directory: Path) -> str:
 
 
 def validate(directory: Path, base: Path) -> None:
-    """Raises `WeightsError` unless every tensor of `base` is in `directory`, whole and of the same shape."""
+    """Raises `WeightsError` unless every tensor of `base` is in `directory`, whole and of the same shape.
+
+    And for models whose embeddings are tied: no directory of theirs can be reloaded.
+    """
     mine, theirs = _config(base), _config(directory)
+    if mine.get("tie_word_embeddings"):
+        # seen with vLLM 0.32: what it answers after such a reload is neither the old weights' nor the new ones'
+        raise WeightsError(
+            f"{base} ties its embeddings (tie_word_embeddings), which are not reloaded in place: serve an adapter"
+        )
     for key in _FORM:
         if mine.get(key) != theirs.get(key):
             raise WeightsError(f"{directory}: {key} is {theirs.get(key)}, the served model's is {mine.get(key)}")
