@@ -41,6 +41,8 @@ from services.proxy.translate import Translator
 from services.router.assignment import Served, UnknownVersion
 from services.router.overlays import apply_overlays
 
+_AHEAD_S = 0.002
+"""An upstream that takes longer leaves time to work ahead; one that does not must not wait for that work."""
 _MAX_ERROR_TEXT = 20_000
 """Of an upstream's error page this much is kept in the event."""
 
@@ -173,9 +175,12 @@ class Call:
     async def run(self, headers: list[tuple[str, str]]) -> None:
         upstream = self._prepared.upstream
         started = time.monotonic()
-        asyncio.get_running_loop().call_soon(self._read_ahead)  # this task goes first, and sends the request
+        ahead = asyncio.get_running_loop().call_later(_AHEAD_S, self._read_ahead)
         try:
-            response = await self._unless_gone(upstream.post(self._prepared.path, self._prepared.body, headers))
+            try:
+                response = await self._unless_gone(upstream.post(self._prepared.path, self._prepared.body, headers))
+            finally:
+                ahead.cancel()
             if response is None:
                 return
             self._upstream_s = time.monotonic() - started
