@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from evaluators import effects
+from evaluators import effects, text_drift
 from evaluators.cases import Case
 from evaluators.effects import Effect
 from evaluators.text_drift import TextDrift
@@ -148,6 +148,15 @@ def compare(
     state: Literal["drift", "quiet"] = "drift" if drifted else "quiet"
     counts = len(current), len(reference)
     return Drift(state, columns, tuple(sorted(drifted)), threshold, *counts, effects=sizes, text=text), run
+
+
+def texts(current: Sequence[Case], reference: Sequence[Case], config: Monitor) -> TextDrift | None:
+    """What their requests say about a shift, at the threshold of one of the columns; None where it is not asked."""
+    if config.text_drift == "off":
+        return None
+    return text_drift.compare(
+        requests(current), requests(reference), alpha=level(config), min_auc=config.min_auc, method=config.text_drift
+    )
 
 
 def level(config: Monitor) -> float:

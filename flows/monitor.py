@@ -146,7 +146,7 @@ def statistics_of(
 @task(cache_policy=NO_CACHE, task_run_name="drift {agent}")
 def look_for_drift(agent: str, window: list[Case]) -> tuple[Drift, Change | None]:
     """The newer half of the window against the older half; the report goes to the Evidently workspace."""
-    from evaluators import drift, text_drift
+    from evaluators import drift
 
     config = settings()
     half = len(window) // 2
@@ -156,15 +156,7 @@ def look_for_drift(agent: str, window: list[Case]) -> tuple[Drift, Change | None
         shift = change(outcomes_of(current), outcomes_of(reference), config.monitor.alpha)
     if half < drift.MIN_ROWS:
         return Drift("not enough data", {}, (), 0.0, len(current), len(reference)), shift
-    text = None
-    if config.monitor.text_drift != "off":
-        text = text_drift.compare(
-            drift.requests(current),
-            drift.requests(reference),
-            alpha=drift.level(config.monitor),
-            min_auc=config.monitor.min_auc,
-            method=config.monitor.text_drift,
-        )
+    text = drift.texts(current, reference, config.monitor)
     found, run = drift.compare(drift.frame(current), drift.frame(reference), config.monitor, text)
     if run is None:
         return found, shift

@@ -8,14 +8,13 @@ import msgspec
 import typer
 
 from dashboards.reading import read_cases
-from evaluators import drift, text_drift, watching
+from evaluators import drift, watching
 from evaluators.cases import Case
 from evaluators.diagnosis.mix import Change, change
 from evaluators.diagnosis.outcomes import outcomes_of
 from evaluators.drift import Drift
 from evaluators.rewards.agreement import by_source, pair_rows, source_rows
 from evaluators.statistics import Statistics, summarise, table
-from evaluators.text_drift import TextDrift
 from evaluators.watching import Seen
 from evoplane.cli.output import Json, finite, out, print_json, show
 from evoplane.settings import Price, Settings, settings
@@ -113,15 +112,7 @@ drift_.__name__ = "drift"
 
 def compare(config: Settings, current: list[Case], reference: list[Case]) -> tuple[Drift, Change | None]:
     """One look: columns through Evidently, texts by a classifier, success split by the mix of work."""
-    text: TextDrift | None = None
-    if config.monitor.text_drift != "off":
-        text = text_drift.compare(
-            drift.requests(current),
-            drift.requests(reference),
-            alpha=drift.level(config.monitor),
-            min_auc=config.monitor.min_auc,
-            method=config.monitor.text_drift,
-        )
+    text = drift.texts(current, reference, config.monitor)
     found, _ = drift.compare(drift.frame(current), drift.frame(reference), config.monitor, text)
     both = [[c for c in cases if c.success is not None] for cases in (current, reference)]
     moved = change(outcomes_of(both[0]), outcomes_of(both[1]), config.monitor.alpha) if all(both) else None
