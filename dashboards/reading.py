@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from evaluators.cases import Case, cases_of
+from evaluators.cases import Case, Key, cases_of
 from evaluators.next_state.replies import Reply, replies_of
 from evaluators.rewards import RewardRule, rule_of
 from evoplane.settings import Settings, settings
@@ -25,7 +25,7 @@ class CaseReader:
         self._reader = reader
         self._agent = agent
         self._rule = rule or rule_of(settings(), agent)
-        self._known: dict[str, tuple[int, list[Case]]] = {}
+        self._known: dict[Key, tuple[int, list[Case]]] = {}
         self._tools: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
     def read(self, since: str | None = None, limit: int | None = None) -> list[Case]:
@@ -33,10 +33,11 @@ class CaseReader:
         cases: list[Case] = []
         for tenant in self._reader.tenants():
             for row in self._reader.trajectories(tenant, agent=self._agent, since=since, limit=limit):
-                length, known = self._known.get(row.trajectory_id, (-1, []))
+                key = tenant, row.trajectory_id
+                length, known = self._known.get(key, (-1, []))
                 if length != row.events:
                     known = self._load(tenant, row.trajectory_id)
-                    self._known[row.trajectory_id] = (row.events, known)
+                    self._known[key] = (row.events, known)
                 cases += known
         return sorted(cases, key=lambda c: (c.at, c.event_id))
 
@@ -86,7 +87,7 @@ def read_replies(config: Settings, agent: str, limit: int) -> dict[str, list[Rep
     rule = rule_of(config, agent)
     found: dict[str, list[Reply]] = {}
     for tenant, records in _evaluable(open_reader(config), agent, limit):
-        found.setdefault(tenant, []).extend(replies_of(records, rule))
+        found.setdefault(tenant, []).extend(replies_of(records, rule, tenant))
     return found
 
 

@@ -21,6 +21,9 @@ from evaluators.facts import same_quantities
 from evaluators.rewards import DEFAULT_RULE, RewardRule, Signal, resolve
 from evaluators.steps import Step, steps_by_decision
 
+Key = tuple[str, str]
+"""(tenant, id). An id is unique within a tenant only: imports keep the ids they come with."""
+
 
 class Call(msgspec.Struct, frozen=True):
     """A tool call; `arguments` is None when they are not one JSON object."""
@@ -100,6 +103,19 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Of the model calls that followed in the same turn."""
     later_tokens: tuple[int, int] | None = (0, 0)
     """Prompt and completion tokens of these; None when one did not report its usage."""
+
+    @property
+    def key(self) -> Key:
+        """What it is known by among the decisions of several tenants."""
+        return self.tenant, self.event_id
+
+    @property
+    def trajectory(self) -> Key:
+        return self.tenant, self.trajectory_id
+
+    @property
+    def session(self) -> Key:
+        return self.tenant, self.session_id
 
     @property
     def request(self) -> str:

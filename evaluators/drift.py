@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from evaluators import effects, text_drift
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.effects import Effect
 from evaluators.text_drift import TextDrift
 from evoplane.settings import Monitor
@@ -96,9 +96,9 @@ def requests(cases: Sequence[Case]) -> list[str]:
 
 def _trajectories(cases: Sequence[Case]) -> list[list[Case]]:
     """Each one's decisions, oldest first; in the order in which they first come."""
-    found: dict[str, list[Case]] = {}
+    found: dict[Key, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.trajectory_id, []).append(case)
+        found.setdefault(case.trajectory, []).append(case)
     return [sorted(members, key=lambda c: (c.at, c.event_id)) for members in found.values()]
 
 

@@ -17,7 +17,7 @@ import msgspec
 from evaluators import clustered
 from evaluators.canary import judge_canary
 from evaluators.canary_outcomes import Arrivals
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.intervals import Interval, mean_interval, wilson
 from evoplane.settings import Price
 
@@ -90,7 +90,7 @@ def summarise(
     min_outcomes: int,
     alpha: float = 0.05,
     price_of: PriceOf = lambda _: None,
-    ended: Mapping[str, str | None] | None = None,
+    ended: Mapping[Key, str | None] | None = None,
     canary: Sequence[Case] = (),
     alarms: Sequence[str] | None = None,
 ) -> Statistics:
@@ -100,7 +100,7 @@ def summarise(
         cases: what one agent did, of whichever tenants and versions.
         target: success below it, with confidence, is degraded.
         price_of: the price of the model that answered a case.
-        ended: why trajectories were closed, by id; None while one is open.
+        ended: why trajectories were closed, by (tenant, id); None while one is open.
         canary: the canary's decisions meanwhile.
         alarms: what the triggers say (`evaluators.triggers`). They decide the state; without them it is this one
             window's interval, which does not hold if one looks again and again.
@@ -116,7 +116,7 @@ def summarise(
         state=state,
         reason=reason,
         judged=len(outcomes),
-        seen=len({c.trajectory_id for c in cases}),
+        seen=len({c.trajectory for c in cases}),
         success=success,
         reward=mean_interval(rewards, alpha),
         by_tenant=_success_by(judged, lambda c: c.tenant, alpha),
@@ -145,11 +145,9 @@ def summarise(
     )
 
 
-def by_trajectory(cases: Sequence[Case]) -> dict[str, list[Case]]:
+def by_trajectory(cases: Sequence[Case]) -> dict[Key, list[Case]]:
     """The judged trajectories, each with all its decisions, in the order in which they were judged."""
-    found: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        found[case.trajectory_id].append(case)
+    found = _trajectories(cases)
     judged = [(max(c.judged_at for c in m), id, m) for id, m in found.items() if any(c.reward is not None for c in m)]
     return {id: members for _, id, members in sorted(judged, key=lambda row: row[:2])}
 
@@ -208,7 +206,7 @@ def _state(success: Interval, target: float, min_outcomes: int, alarms: Sequence
     return "healthy", f"success {success} reaches {target:.2f}, or may"
 
 
-def _success(outcomes: Mapping[str, list[Case]], alpha: float) -> Interval:
+def _success(outcomes: Mapping[Key, list[Case]], alpha: float) -> Interval:
     """Wilson's interval over trajectories; a trajectory of mixed decisions counts as its share of successes."""
     values = [outcome(members) for members in outcomes.values()]
     if all(v in (0.0, 1.0) for v in values):
@@ -227,6 +225,13 @@ def _rates_by(
     return {name: _rate(members, holds, alpha) for name, members in _groups(cases, group).items()}
 
 
+def _trajectories(cases: Sequence[Case]) -> dict[Key, list[Case]]:
+    found: dict[Key, list[Case]] = defaultdict(list)
+    for case in cases:
+        found[case.trajectory].append(case)
+    return found
+
+
 def _groups(cases: Sequence[Case], group: Callable[[Case], str]) -> dict[str, list[Case]]:
     groups: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
@@ -235,7 +240,7 @@ def _groups(cases: Sequence[Case], group: Callable[[Case], str]) -> dict[str, li
 
 
 def _rate(cases: Sequence[Case], holds: Callable[[Case], bool], alpha: float) -> Interval:
-    return clustered.rate([holds(c) for c in cases], [c.trajectory_id for c in cases], alpha)
+    return clustered.rate([holds(c) for c in cases], [c.trajectory for c in cases], alpha)
 
 
 def _reward(members: Sequence[Case]) -> float:
@@ -246,7 +251,7 @@ def _reward(members: Sequence[Case]) -> float:
 def _process(cases: Sequence[Case], alpha: float) -> Interval:
     """Over trajectories: the mean of the signals in each that speak of a step, whether the rule counts them or not."""
     means = []
-    for members in _groups(cases, lambda c: c.trajectory_id).values():
+    for members in _trajectories(cases).values():
         signals = {s.id: s for c in members for s in c.signals if s.events and s.in_force}
         told = [s.value for s in signals.values() if s.value is not None]
         if told:
@@ -255,7 +260,7 @@ def _process(cases: Sequence[Case], alpha: float) -> Interval:
 
 
 def _tools(cases: Sequence[Case], alpha: float) -> tuple[Interval, dict[str, Interval]]:
-    calls = [(c.trajectory_id, s) for c in cases for s in c.steps if s.kind == "tool_call"]
+    calls = [(c.trajectory, s) for c in cases for s in c.steps if s.kind == "tool_call"]
     failed = clustered.rate([s.failed for _, s in calls], [t for t, _ in calls], alpha)
     by_tool: dict[str, Interval] = {}
     for name, error in sorted({(s.name, s.error_class) for _, s in calls if s.failed}):
@@ -271,21 +276,21 @@ def _stopped(case: Case) -> bool:
 
 def _repeated(cases: Sequence[Case], alpha: float) -> Interval:
     """Over requests that had an earlier one in their session."""
-    asked: dict[str, set[str]] = {}
+    asked: dict[Key, set[str]] = {}
     again: list[bool] = []
-    sessions: list[str] = []
+    sessions: list[Key] = []
     for case in sorted(cases, key=lambda c: (c.at, c.event_id)):
         request = " ".join(case.request.lower().split()).rstrip("?.! ")
-        if case.session_id in asked:
-            again.append(request in asked[case.session_id])
-            sessions.append(case.session_id)
-        asked.setdefault(case.session_id, set()).add(request)
+        if case.session in asked:
+            again.append(request in asked[case.session])
+            sessions.append(case.session)
+        asked.setdefault(case.session, set()).add(request)
     return clustered.rate(again, sessions, alpha)
 
 
-def _abandoned(cases: Sequence[Case], ended: Mapping[str, str | None], alpha: float) -> Interval:
-    told = {c.trajectory_id for c in cases if c.reward is not None}
-    over = [id for id in {c.trajectory_id for c in cases} if ended.get(id)]
+def _abandoned(cases: Sequence[Case], ended: Mapping[Key, str | None], alpha: float) -> Interval:
+    told = {c.trajectory for c in cases if c.reward is not None}
+    over = [id for id in {c.trajectory for c in cases} if ended.get(id)]
     return wilson(sum(ended[id] == "idle" and id not in told for id in over), len(over), alpha)
 
 
@@ -294,12 +299,12 @@ def _tokens(counts: Sequence[int], alpha: float) -> Interval:
     return mean_interval([float(n) for n in counts if n], alpha)
 
 
-def _per_success(outcomes: Mapping[str, list[Case]], spent: Callable[[Case], float], alpha: float) -> Interval:
+def _per_success(outcomes: Mapping[Key, list[Case]], spent: Callable[[Case], float], alpha: float) -> Interval:
     above = [sum(map(spent, members)) for members in outcomes.values()]
     return clustered.ratio(above, [outcome(members) for members in outcomes.values()], alpha)
 
 
-def _cost(outcomes: Mapping[str, list[Case]], price_of: PriceOf, alpha: float) -> Cost:
+def _cost(outcomes: Mapping[Key, list[Case]], price_of: PriceOf, alpha: float) -> Cost:
     members = [c for group in outcomes.values() for c in group]
     if not members:
         return Cost(None, "no judged trajectory")
@@ -318,7 +323,7 @@ def _cost(outcomes: Mapping[str, list[Case]], price_of: PriceOf, alpha: float) -
 
 
 def _mix(cases: Sequence[Case], alpha: float) -> dict[str, Interval]:
-    first = {c.trajectory_id: c for c in sorted(cases, key=lambda c: c.at, reverse=True)}.values()
+    first = {c.trajectory: c for c in sorted(cases, key=lambda c: c.at, reverse=True)}.values()
     kinds = _groups(list(first), lambda c: f"{c.tenant}: {c.task_key[:60]}")
     ranked = sorted(kinds, key=lambda name: (-len(kinds[name]), name))
     shares = {name: wilson(len(kinds[name]), len(first), alpha) for name in ranked[:_MIX]}

@@ -31,7 +31,7 @@ def rerunner(
         if without is not None:
             asked = msgspec.structs.replace(case, messages=messages_without(case.messages, without))
             told = manifest_without(manifest, without)
-        answers = answer_repeatedly(config, told, [asked], repeats)[case.event_id]
+        answers = answer_repeatedly(config, told, [asked], repeats)[case.key]
         verdicts = [judge(case, answer) for answer in answers]
         return [None if v == "unknown" else float(v == "success") for v in verdicts]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from evaluators.cases import Action, Case, action_of
+from evaluators.cases import Action, Case, Key, action_of
 from evaluators.replay.branch import Answer, Request
 from evaluators.replay.seeds import seed_of
 from evoplane.settings import Settings
@@ -107,9 +107,9 @@ def teacher(config: Settings) -> Answerer:
     return Answerer(config, manifest, base_url=config.replay.teacher_url, key=key)
 
 
-def answer_cases(config: Settings, manifest: Manifest, cases: Sequence[Case]) -> dict[str, Action | None]:
-    """The candidate's action for each case, by event id; None where the server gave no answer."""
-    return {id: answers[0] for id, answers in answer_repeatedly(config, manifest, cases, 1).items()}
+def answer_cases(config: Settings, manifest: Manifest, cases: Sequence[Case]) -> dict[Key, Action | None]:
+    """The candidate's action for each case, by its key; None where the server gave no answer."""
+    return {key: answers[0] for key, answers in answer_repeatedly(config, manifest, cases, 1).items()}
 
 
 def answer_repeatedly(
@@ -119,10 +119,10 @@ def answer_repeatedly(
     repeats: int,
     on_answer: Callable[[], None] = lambda: None,
     base_url: str | None = None,
-) -> dict[str, list[Action | None]]:
+) -> dict[Key, list[Action | None]]:
     """As `answer_cases`, `repeats` answers for each case, the k-th under the seed every candidate has there."""
 
-    async def ask() -> dict[str, list[Action | None]]:
+    async def ask() -> dict[Key, list[Action | None]]:
         async with Answerer(config, manifest, base_url=base_url) as answer:
 
             async def one(case: Case, repeat: int) -> Action | None:
@@ -131,7 +131,7 @@ def answer_repeatedly(
                 return None if given is None else action_of(given.message)
 
             found = await asyncio.gather(*(one(case, repeat) for case in cases for repeat in range(repeats)))
-        return {c.event_id: list(found[i * repeats : (i + 1) * repeats]) for i, c in enumerate(cases)}
+        return {c.key: list(found[i * repeats : (i + 1) * repeats]) for i, c in enumerate(cases)}
 
     return asyncio.run(ask())
 

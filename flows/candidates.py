@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators import quality as gate
-from evaluators.cases import Action, Case
+from evaluators.cases import Action, Case, Key
 from evoplane.settings import Settings
 from flows import policies, snapshot
 from flows.answering import answer_cases
@@ -30,7 +30,7 @@ def quality(config: Settings, agent: str, cases: list[Case]) -> gate.QualityResu
     return found
 
 
-def answer(config: Settings, manifest: Manifest, cases: Sequence[Case]) -> dict[str, Action | None]:
+def answer(config: Settings, manifest: Manifest, cases: Sequence[Case]) -> dict[Key, Action | None]:
     return answer_cases(config, manifest, cases)
 
 

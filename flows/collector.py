@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from atdp import clock
-from evaluators.cases import cases_of
+from evaluators.cases import Key, cases_of
 from flows import row_sets, rows, snapshot
 from flows.row_sets import Wanted
 from services.proxy.store import StoreReader
@@ -60,7 +60,7 @@ class Collector:
         self._plan = plan
         self._heldout = heldout
         """Requests that are never trained on."""
-        self._seen: set[str] = set()
+        self._seen: set[Key] = set()
         # what ended before is not taken: an earlier training of this agent may have learned from it
         self._since = dict.fromkeys(plan.tenants, clock.from_epoch(time.time()))
         self.waiting: dict[str, Group] = {}
@@ -76,9 +76,9 @@ class Collector:
         for tenant in self._plan.tenants:
             found = self._reader.trajectories(tenant, agent=self._plan.agent, since=self._since[tenant])
             for row in found:
-                if row.closed is None or row.trajectory_id in self._seen:
+                if row.closed is None or (tenant, row.trajectory_id) in self._seen:
                     continue
-                self._seen.add(row.trajectory_id)
+                self._seen.add((tenant, row.trajectory_id))
                 new += self._take(tenant, row.trajectory_id, versions)
             if found:
                 # an open one may be older than the newest: go back to the oldest that is still open
@@ -152,10 +152,12 @@ class Collector:
             if any(abs(t - self._plan.temperature) > 1e-6 for t in row.temperatures):
                 self.counts["sampled at another temperature"] += 1
                 continue
-            made = rows.encoded(row, ordinals, reward=reward, group=name, trajectory=trajectory, turn=turn)
+            made = rows.encoded(
+                row, ordinals, reward=reward, group=name, trajectory=f"{tenant}/{trajectory}", turn=turn
+            )
             if made is None:
                 self.counts["given by weights that are not this agent's"] += 1
                 continue
             group.rows.append(made)
-            group.rewards[trajectory] = reward
+            group.rewards[made["trajectory"]] = reward
         return 1

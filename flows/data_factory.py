@@ -20,7 +20,7 @@ import msgspec
 import orjson
 
 from dashboards.reading import CaseReader, served
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.replay.branch import Answer, Branch, Request, judge_branch
 from evaluators.replay.engine import Engine, replay_all
 from evaluators.replay.factory import Judge, Made, Sampled, group, imitation, preferences, rejection_sampled
@@ -50,7 +50,7 @@ def make(config: Settings, agent: str, kind: Kind, *, decisions: int, samples: i
     manifest = pointers.versions(connection, agent)[champion].manifest
     recordings = [r for r in recordings_of(config, agent, champion) if r.train_eligible]
     starts = [(r, start) for r in reversed(recordings) for start in r.decisions()][:decisions]
-    cases = {c.event_id: c for c in served(CaseReader(open_reader(config), agent).read(), champion)}
+    cases = {c.key: c for c in served(CaseReader(open_reader(config), agent).read(), champion)}
     return asyncio.run(rows(config, manifest, kind, starts, judge_by(cases), samples))
 
 
@@ -82,12 +82,12 @@ async def rows(
         return preferences(strong, weak, judge=verdict)
 
 
-def judge_by(cases: dict[str, Case]) -> Judge:
+def judge_by(cases: dict[Key, Case]) -> Judge:
     """What the conversation's end says; where it says nothing, what the tape says of the decision itself."""
 
     def verdict(recording: Recording, branch: Branch) -> Judgement:
         found = judge_branch(recording, branch)
-        case = cases.get(recording.event_ids.get(branch.start, ""))
+        case = cases.get((recording.tenant, recording.event_ids.get(branch.start, "")))
         return judge(case, branch.first) if found == "unknown" and case is not None else found
 
     return verdict

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from atdp.ids import new_id
 from dashboards.reading import served
 from evaluators import corrections, dataset, diagnosis, gates, quality, replay
-from evaluators.cases import Action, Case
+from evaluators.cases import Action, Case, Key
 from evaluators.decision import NO_OP, Evaluated, decide, simultaneous_alpha
 from evaluators.diagnosis.belief import believed
 from evaluators.replay.safety import on_cases
@@ -31,7 +31,7 @@ from registry.manifest import AgentVersion, Manifest
 
 _LOCK_WAIT_S = 5.0
 T = TypeVar("T")
-Answers = Mapping[str, Action | None]
+Answers = Mapping[Key, Action | None]
 State = Literal[
     "Quality gate failed", "Delivery in progress", "Over budget", "Nothing to propose", "No change", "Accepted"
 ]
@@ -257,13 +257,13 @@ def _replayed(
     `shown` are the replayed cases, the probes, and the population the cases were selected from.
     """
     cases, older, population = shown
-    tests = [c for c in evidence.cases if c.event_id in proposal.tests]
-    asked = {c.event_id: c for c in (*cases, *older, *tests)}
+    tests = [c for c in evidence.cases if c.key in proposal.tests]
+    asked = {c.key: c for c in (*cases, *older, *tests)}
     answers = work.answer(config, manifest, list(asked.values()))
     name, surface, cost, risk = proposal.name, proposal.surface, proposal.cost, proposal.risk_penalty
-    if asked and all(answers.get(id) is None for id in asked):
+    if asked and all(answers.get(key) is None for key in asked):
         return Evaluated(name, surface, cost, None, "the model server answered nothing", risk=risk)
-    single = {id: [answer] for id, answer in answers.items()}
+    single = {key: [answer] for key, answer in answers.items()}
     safety = on_cases(cases, single, config.replay.protected_tools, config.monitor.alpha)
     compared = replay.compare(cases, answers, config.monitor.alpha, population, safety=safety)
     strict = replay.compare(cases, answers, alpha, population)

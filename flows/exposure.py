@@ -230,10 +230,11 @@ def interleave(before: Sequence[Case], now: Sequence[Case], block: int, breaches
 
 
 def _shadow_result(cases: Sequence[Case], mirrored: Sequence[Case], alpha: float) -> StageResult:
-    live = {c.event_id: c for c in cases}
-    pairs = [(live[c.parent_event_id], c) for c in mirrored if c.parent_event_id in live]
+    live = {c.key: c for c in cases}
+    asked = [(live.get((c.tenant, c.parent_event_id or "")), c) for c in mirrored]
+    pairs = [(a, b) for a, b in asked if a is not None]
     judged = [(a, b) for a, b in pairs if a.success is not None]
-    compared = replay.compare([a for a, _ in judged], {a.event_id: b.action for a, b in judged}, alpha)
+    compared = replay.compare([a for a, _ in judged], {a.key: b.action for a, b in judged}, alpha)
     failed = wilson(sum(c.status != "ok" for c in mirrored), len(mirrored), alpha)
     usual = wilson(sum(a.status != "ok" for a, _ in pairs), len(pairs), alpha)
     quality = f"beside the champion {compared.improvement}" if compared.improvement.n else "no pair was judged"

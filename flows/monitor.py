@@ -130,7 +130,9 @@ def statistics_of(
         return prices.get(case.agent_version)
 
     window = config.monitor.window
-    ended = {r.trajectory_id: r.closed for t in reader.tenants() for r in reader.trajectories(t, agent, limit=window)}
+    ended = {
+        (t, r.trajectory_id): r.closed for t in reader.tenants() for r in reader.trajectories(t, agent, limit=window)
+    }
     return summarise(
         mine,
         target=config.monitor.target_success,

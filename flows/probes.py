@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from dashboards.reading import served
 from evaluators import replay
-from evaluators.cases import Action, Case
+from evaluators.cases import Action, Case, Key
 from evaluators.intervals import Interval, wilson
 from flows.interventions import Evidence
 
-Answers = Mapping[str, Action | None]
+Answers = Mapping[Key, Action | None]
 
 
 def probes(evidence: Evidence, replayed: Sequence[Case], limit: int) -> list[Case]:
@@ -18,11 +18,11 @@ def probes(evidence: Evidence, replayed: Sequence[Case], limit: int) -> list[Cas
 
     What has since been established to be otherwise is no success any longer, and left out.
     """
-    asked = {c.event_id for c in replayed}
+    asked = {c.key for c in replayed}
     known = replay.usable(served(list(evidence.cases)), facts=evidence.facts)
     found: dict[tuple[str, str], Case] = {}
     for case in sorted(known, key=lambda c: (c.at, c.event_id), reverse=True):
-        if case.success and case.event_id not in asked:
+        if case.success and case.key not in asked:
             kind = evidence.split.clusters.get(case.task_key, case.task_key)
             found.setdefault((case.tenant, kind), case)
     return list(found.values())[:limit]
@@ -30,11 +30,11 @@ def probes(evidence: Evidence, replayed: Sequence[Case], limit: int) -> list[Cas
 
 def probes_lost(cases: Sequence[Case], answers: Answers, alpha: float) -> Interval | None:
     """Share of the probes that are answered wrong now, among those the tape can judge; None without any."""
-    judged = [replay.judge(case, answers.get(case.event_id)) for case in cases]
+    judged = [replay.judge(case, answers.get(case.key)) for case in cases]
     known = [j for j in judged if j != "unknown"]
     return wilson(sum(j == "failure" for j in known), len(known), alpha) if known else None
 
 
 def tests_failed(cases: Sequence[Case], answers: Answers) -> tuple[str, ...]:
     """The cases a change must answer right, and did not."""
-    return tuple(c.event_id for c in cases if replay.judge(c, answers.get(c.event_id)) == "failure")
+    return tuple(c.event_id for c in cases if replay.judge(c, answers.get(c.key)) == "failure")

@@ -100,7 +100,7 @@ def replay_conversations(
             said = branch.final.text if branch.final else ""
             results.append(CaseResult(recording.id, recording.tenant, bool(recording.success),
                                       judge_branch(recording, branch), said[:200], branch.repeat))  # fmt: skip
-            pairs.append(SafetyPair(recording.id, own, branch.violations, branch.repeat))
+            pairs.append(SafetyPair((recording.tenant, recording.id), own, branch.violations, branch.repeat))
     flat = [b for made in branches for b in made]
     tested = bool(engine.protected) or any(b.violations for b in flat)
     return from_results(

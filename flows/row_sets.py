@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from evaluators import dataset
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from flows import rows
 from flows.snapshot import Entry
 
@@ -133,7 +133,7 @@ def _attempts(kept: Sequence[tuple[Entry, rows.Built]], wanted: Wanted, dropped:
             if compared and any(abs(t - wanted.temperature) > _SAME_TEMPERATURE for t in row.temperatures):
                 dropped["sampled at another temperature"] += 1
                 continue
-            more: dict[str, str | int] = {"trajectory": case.trajectory_id, "turn": turn}
+            more: dict[str, str | int] = {"trajectory": "/".join(case.trajectory), "turn": turn}
             if wanted.kind == "groups":
                 more["group"] = group
             made = rows.encoded(row, ordinals, reward=reward, **more)
@@ -146,9 +146,9 @@ def _attempts(kept: Sequence[tuple[Entry, rows.Built]], wanted: Wanted, dropped:
 def _chosen(attempts: Sequence[_Attempt], wanted: Wanted, dropped: Counter[str]) -> list[dict[str, Any]]:
     if wanted.kind == "rft":
         return _successes(attempts, wanted, dropped)
-    rewards: dict[str, dict[str, float]] = defaultdict(dict)
+    rewards: dict[str, dict[Key, float]] = defaultdict(dict)
     for attempt in attempts:
-        rewards[attempt.group][attempt.case.trajectory_id] = attempt.reward
+        rewards[attempt.group][attempt.case.trajectory] = attempt.reward
     kept, lost = rows.contrasting({group: list(by.values()) for group, by in rewards.items()})
     dropped.update(lost)
     chosen = [a for a in attempts if a.group in kept]

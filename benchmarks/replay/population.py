@@ -45,10 +45,10 @@ def replayed(random: Random, who: Agents, population: int, limit: int, repeats: 
     """One deployment's life: a recorded population, a selection of it, and the candidate's replay."""
     met = [random.randrange(_TASKS) for _ in range(population)]
     cases = [_case(n, random.random() < who.champion[task]) for n, task in enumerate(met)]
-    task_of = {case.event_id: task for case, task in zip(cases, met, strict=True)}
+    task_of = {case.key: task for case, task in zip(cases, met, strict=True)}
     chosen = select(cases, limit)
     answers = {
-        c.event_id: [RIGHT if random.random() < who.candidate[task_of[c.event_id]] else WRONG for _ in range(repeats)]
+        c.key: [RIGHT if random.random() < who.candidate[task_of[c.key]] else WRONG for _ in range(repeats)]
         for c in chosen
     }
     return compare(chosen, answers, population=cases)

@@ -125,8 +125,6 @@ class Quality(NamedTuple):
     reward_chart: str
     corrections_chart: str
     diagnosis: Diagnosis
-    sessions: dict[str, tuple[str, str]]
-    """Event id -> (tenant, trajectory), for the examples of clusters."""
 
 
 class CanaryView(NamedTuple):
@@ -173,7 +171,6 @@ class AgentReader:
                 _buckets(judged, lambda c: bool(c.corrections), alpha), title="user corrections", low=0.0, high=1.0
             ),
             diagnosis=diagnosis.diagnose(current, corrections.established(mine), alpha),
-            sessions={c.event_id: (c.tenant, c.trajectory_id) for c in mine},
         )  # fmt: skip
 
     def canary(self, canary: canaries.Canary, seen: frozenset[str]) -> CanaryView:

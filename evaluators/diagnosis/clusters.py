@@ -106,13 +106,13 @@ def _test(
 
 def _exposure(key: Symptom, members: Sequence[Outcome]) -> Callable[[Outcome], bool]:
     """Which work could have shown this symptom."""
-    mine = {o.case.event_id for o in members}
+    mine = {o.case.key for o in members}
     if key.kind in ("missing fact", "ignored fact"):
         words = set(key.tool.split())
         tenants = {o.case.tenant for o in members}
-        return lambda o: o.case.event_id in mine or (o.case.tenant in tenants and words <= _words(o.case.request))
+        return lambda o: o.case.key in mine or (o.case.tenant in tenants and words <= _words(o.case.request))
     if key.kind in ("rejected call", "needless call"):
-        return lambda o: o.case.event_id in mine or any(c.name == key.tool for c in o.done)
+        return lambda o: o.case.key in mine or any(c.name == key.tool for c in o.done)
     if key.kind == "arguments" and not key.tool:
         tools = {o.tool for o in members}
         return lambda o: o.tool in tools
@@ -120,7 +120,7 @@ def _exposure(key: Symptom, members: Sequence[Outcome]) -> Callable[[Outcome], b
     if subjects is not None:
         return lambda o: o.subject in subjects or (key.kind == "missing steps" and o.tool == key.tool)
     # of several calls wanted, the one that was mistaken need not be the last
-    return lambda o: o.case.event_id in mine or o.tool == key.tool
+    return lambda o: o.case.key in mine or o.tool == key.tool
 
 
 def _words(text: str) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.corrections import EstablishedFact, outdated
 from evaluators.diagnosis.belief import Disbelief, believed, doubted
 from evaluators.diagnosis.clusters import Group, groups
@@ -46,7 +46,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Share of all judged work that failed for this reason."""
     p: float
     """How likely chance brings as many together, adjusted for all clusters looked at."""
-    events: tuple[str, ...]
+    events: tuple[Key, ...]
+    """(tenant, id) of the decisions that failed so."""
     tenants: tuple[str, ...]
     kinds: tuple[str, ...]
     """Wanted tools or topics."""
@@ -83,7 +84,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     def share(self, surface: Surface) -> float:
         """Share of the failures that clusters of this surface hold."""
-        held = {event for c in self.clusters if c.surface == surface for event in c.events}
+        held = {key for c in self.clusters if c.surface == surface for key in c.events}
         return len(held) / self.failures if self.failures else 0.0
 
     @property
@@ -179,7 +180,7 @@ def _described(members: Sequence[Outcome], outcomes: Sequence[Outcome], alpha: f
     topics = {s.tool for o in members if "fact" in (s := symptom(o)).kind}
     return Cluster(
         prevalence=wilson(len(members), len(outcomes), alpha),
-        events=tuple(o.case.event_id for o in members),
+        events=tuple(o.case.key for o in members),
         tenants=tuple(sorted({o.case.tenant for o in members})),
         kinds=tuple(sorted(topics or {o.tool for o in members})),
         templates=_templates(members),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from evaluators.cases import Call, Case
+from evaluators.cases import Call, Case, Key
 
 ANSWER = "answer"
 """What an outcome is about when no tool is."""
@@ -45,10 +45,10 @@ def outcomes_of(cases: Sequence[Case], look_ups: Collection[str] = ()) -> list[O
 
     Decisions of one trajectory with the same verdict at the same time were judged together and are counted once.
     """
-    verdicts: dict[tuple[str, str, float], list[Case]] = defaultdict(list)
+    verdicts: dict[tuple[Key, str, float], list[Case]] = defaultdict(list)
     for case in cases:
         if case.reward is not None:
-            verdicts[case.trajectory_id, case.judged_at, case.reward].append(case)
+            verdicts[case.trajectory, case.judged_at, case.reward].append(case)
     return [_outcome(members, set(look_ups)) for members in verdicts.values()]
 
 

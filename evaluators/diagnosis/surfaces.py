@@ -40,7 +40,7 @@ def _breadth(group: Group) -> str:
 
 
 def _missing_fact(group: Group, outcomes: Sequence[Outcome]) -> Suggestion:
-    sessions = {o.case.session_id for o in group.members}
+    sessions = {o.case.session for o in group.members}
     return "memory", (f"{len(sessions)} sessions of {group.symptom.detail} were told it; it was not in the prompt",)
 
 

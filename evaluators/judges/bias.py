@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.intervals import Interval, PairedCounts, paired_difference, wilson
 from evaluators.rewards.agreement import MIN_TRAJECTORIES, cohens_kappa
 from evaluators.rewards.signals import Signal, SourceKey
@@ -102,13 +102,11 @@ def judgements_of(cases: Iterable[Case], reference: Collection[str]) -> dict[Sou
 
     The length is that of what the agent said in the trajectory, characters.
     """
-    said: dict[str, dict[str, Signal]] = defaultdict(dict)
-    lengths: Counter[str] = Counter()
+    said: dict[Key, dict[str, Signal]] = defaultdict(dict)
+    lengths: Counter[Key] = Counter()
     for case in cases:
-        said[case.trajectory_id] |= {s.id: s for s in case.signals if s.in_force and s.value is not None}
-        lengths[case.trajectory_id] += len(case.action.text) + sum(
-            len(s.text) for s in case.steps if s.kind == "answer"
-        )
+        said[case.trajectory] |= {s.id: s for s in case.signals if s.in_force and s.value is not None}
+        lengths[case.trajectory] += len(case.action.text) + sum(len(s.text) for s in case.steps if s.kind == "answer")
     found: dict[SourceKey, list[Judgement]] = defaultdict(list)
     for id, signals in said.items():
         outcome = _verdict([s for s in signals.values() if s.source in reference])

@@ -20,6 +20,7 @@ _GOOD, _BAD = 0.75, 0.25
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange and the user's next message."""
 
+    tenant: str = ""
     trajectory_id: str
     event_id: str
     """The answer it is about."""
@@ -32,8 +33,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     label_from: str = ""
 
 
-def replies_of(records: Sequence[Mapping[str, Any]], rule: RewardRule) -> list[Reply]:
-    """The replies in a trajectory's resolved records, labelled where something about the answer itself is known.
+def replies_of(records: Sequence[Mapping[str, Any]], rule: RewardRule, tenant: str = "") -> list[Reply]:
+    """The replies in the resolved records of a tenant's trajectory, labelled where something about the answer is known.
 
     A `next_state` label by a person decides; else what a person, user or environment said about that very answer,
     as the rule reads it. The outcome of the whole trajectory labels no single reply.
@@ -60,7 +61,7 @@ def replies_of(records: Sequence[Mapping[str, Any]], rule: RewardRule) -> list[R
                 label, source = _label(answered[0], told, found.signals)
                 replies.append(
                     Reply(
-                        trajectory_id=str(event["trajectory_id"]), event_id=answered[0], request=request,
+                        tenant=tenant, trajectory_id=str(event["trajectory_id"]), event_id=answered[0], request=request,
                         answer=answered[1], text=text, label=label, label_from=source,
                     )
                 )  # fmt: skip

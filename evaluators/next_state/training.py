@@ -44,7 +44,7 @@ def train(
     short = [f"{counts[label]} {label}" for label in LABELS if counts[label] < MIN_LABELS]
     if short:
         raise TooFewLabels(f"{', '.join(short)}: {MIN_LABELS} labelled replies of each class are needed")
-    groups = np.array([r.trajectory_id for r in known])
+    groups = np.array([f"{r.tenant}/{r.trajectory_id}" for r in known])
     if len(set(groups)) < 2 * _FOLDS:
         raise TooFewLabels(f"{len(set(groups))} conversations: {2 * _FOLDS} are needed to measure it on unseen ones")
     x, y = features(known, embed), np.array([LABELS.index(r.label) for r in known if r.label is not None])

@@ -21,14 +21,14 @@ from math import sqrt
 
 import msgspec
 
-from evaluators.cases import Action, Case
+from evaluators.cases import Action, Case, Key
 from evaluators.intervals import Interval, clustered_rate, wilson
 from evaluators.replay.classes import Klass, Shares, shares
 from evaluators.replay.judging import Judgement, judge
 from evaluators.replay.safety import NOT_TESTED, Safety
 
-Answers = Mapping[str, Action | None] | Mapping[str, Sequence[Action | None]]
-"""By event id: the candidate's action, or one for each repeat; None where it gave none."""
+Answers = Mapping[Key, Action | None] | Mapping[Key, Sequence[Action | None]]
+"""By the case's key: the candidate's action, or one for each repeat; None where it gave none."""
 
 
 class CaseResult(msgspec.Struct, frozen=True):
@@ -38,6 +38,10 @@ class CaseResult(msgspec.Struct, frozen=True):
     candidate: Judgement
     answer: str
     repeat: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.tenant, self.event_id
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -73,24 +77,24 @@ def compare(
     population: Sequence[Case] | None = None,
     *,
     safety: Safety = NOT_TESTED,
-    classes: Mapping[str, Klass] | None = None,
+    classes: Mapping[Key, Klass] | None = None,
 ) -> Replay:
     """Judge a candidate's answers against the champion's record.
 
     `population` is what `cases` were selected from (the cases themselves when all were taken); it tells how
-    frequent failures are, overall and for each tenant. `classes` says by event id how a case was replayed; without
-    it, what the tape judged is deterministic and the rest non_replayable. A case answered several times is one
-    observation: its share of successes over the repeats that could be judged.
+    frequent failures are, overall and for each tenant. `classes` says by the case's key how a case was replayed;
+    without it, what the tape judged is deterministic and the rest non_replayable. A case answered several times is
+    one observation: its share of successes over the repeats that could be judged.
     """
-    results = [r for case in cases for r in _judged(case, answers.get(case.event_id))]
-    known: Mapping[str, Klass] = classes if classes is not None else _judgeable(results)
+    results = [r for case in cases for r in _judged(case, answers.get(case.key))]
+    known: Mapping[Key, Klass] = classes if classes is not None else _judgeable(results)
     return from_results(
         results,
         [(c.tenant, bool(c.success)) for c in (cases if population is None else population)],
         alpha,
-        unanswered=sum(a is None for case in cases for a in _repeats(answers.get(case.event_id))),
+        unanswered=sum(a is None for case in cases for a in _repeats(answers.get(case.key))),
         safety=safety,
-        classes=[known.get(case.event_id, "non_replayable") for case in cases],
+        classes=[known.get(case.key, "non_replayable") for case in cases],
     )
 
 
@@ -169,10 +173,10 @@ def _said(answer: Action | None) -> str:
 
 def _changes(results: Sequence[CaseResult], alpha: float) -> tuple[Interval, Interval]:
     """(share of failures turned into successes, share of successes lost) among judged cases."""
-    by_case: dict[str, list[CaseResult]] = {}
+    by_case: dict[Key, list[CaseResult]] = {}
     for result in results:
         if result.candidate != "unknown":
-            by_case.setdefault(result.event_id, []).append(result)
+            by_case.setdefault(result.key, []).append(result)
     fixed = [_share(group, "success") for group in by_case.values() if not group[0].champion]
     lost = [_share(group, "failure") for group in by_case.values() if group[0].champion]
     return clustered_rate(fixed, alpha), clustered_rate(lost, alpha)
@@ -182,8 +186,8 @@ def _share(group: Sequence[CaseResult], judgement: Judgement) -> float:
     return sum(r.candidate == judgement for r in group) / len(group)
 
 
-def _judgeable(results: Sequence[CaseResult]) -> Mapping[str, Klass]:
-    return {r.event_id: "non_replayable" if r.candidate == "unknown" else "deterministic" for r in results}
+def _judgeable(results: Sequence[CaseResult]) -> Mapping[Key, Klass]:
+    return {r.key: "non_replayable" if r.candidate == "unknown" else "deterministic" for r in results}
 
 
 def _failures(successes: Sequence[bool], alpha: float) -> Interval:

@@ -94,10 +94,10 @@ def preferences(
     not succeed; with `confirmed`, at least one of the two must be known.
     """
     maker = _Maker("dpo")
-    weaker = {(of.recording.id, b.start): b for of in rejected for b in of.branches[:1]}
+    weaker = {(of.recording.tenant, of.recording.id, b.start): b for of in rejected for b in of.branches[:1]}
     for of in chosen:
         for better in maker.allowed(of)[:1]:
-            worse = weaker.get((of.recording.id, better.start))
+            worse = weaker.get((of.recording.tenant, of.recording.id, better.start))
             if worse is None or not better.answers or not worse.answers:
                 maker.dropped["no other side"] += 1
             elif reason := _no_pair(of.recording, better, worse, judge, confirmed):
@@ -149,7 +149,7 @@ class _Maker:
         elif chosen["prompt_token_ids"] != rejected["prompt_token_ids"]:
             self.dropped["another prompt"] += 1
         else:
-            name = f"{recording.id}/{better.start}"
+            name = f"{recording.tenant}/{recording.id}/{better.start}"
             self.rows += [chosen | {"pair": name, "role": "chosen"}, rejected | {"pair": name, "role": "rejected"}]
 
     def made(self) -> Made:

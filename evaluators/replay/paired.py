@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from evaluators.cases import Key
 from evaluators.intervals import Interval, PairedCounts, clustered_rate, mean_interval, paired_difference
 from evaluators.replay.branch import Branch, judge_branch
 from evaluators.replay.classes import shares
@@ -37,23 +38,28 @@ def compare_branches(pairs: Sequence[Pair], alpha: float = 0.05) -> Replay:
         before, now = judge_branch(pair.recording, pair.champion), judge_branch(pair.recording, pair.candidate)
         known = before != "unknown" and now != "unknown"
         if known:
-            judged.append((_case(pair), pair.recording.tenant, before == "success", now == "success"))
+            judged.append(((pair.recording.tenant, _case(pair)), before == "success", now == "success"))
         said = pair.candidate.final.text if pair.candidate.final else ""
         results.append(CaseResult(_case(pair), pair.recording.tenant, before == "success",
                                   now if known else "unknown", said[:200], pair.candidate.repeat))  # fmt: skip
     return Replay(
         results=tuple(results),
-        improvement=_difference([(case, old, new) for case, _, old, new in judged], alpha),
-        fixed=_share([(case, new) for case, _, old, new in judged if not old], alpha),
-        lost=_share([(case, not new) for case, _, old, new in judged if old], alpha),
+        improvement=_difference(judged, alpha),
+        fixed=_share([(case, new) for case, old, new in judged if not old], alpha),
+        lost=_share([(case, not new) for case, old, new in judged if old], alpha),
         by_tenant={
-            tenant: _difference([(case, old, new) for case, whose, old, new in judged if whose == tenant], alpha)
-            for tenant in sorted({whose for _, whose, _, _ in judged})
+            tenant: _difference([each for each in judged if each[0][0] == tenant], alpha)
+            for tenant in sorted({case[0] for case, _, _ in judged})
         },
         unknown=sum(r.candidate == "unknown" for r in results),
         unanswered=sum(p.candidate.end == "unanswered" for p in pairs),
         safety=safety(
-            [SafetyPair(_case(p), p.champion.violations, p.candidate.violations, p.candidate.repeat) for p in pairs],
+            [
+                SafetyPair(
+                    (p.recording.tenant, _case(p)), p.champion.violations, p.candidate.violations, p.candidate.repeat
+                )
+                for p in pairs
+            ],
             alpha,
         ),
         klass=shares(p.candidate.klass for p in pairs),
@@ -64,8 +70,8 @@ def _case(pair: Pair) -> str:
     return f"{pair.recording.id}/{pair.candidate.start}"
 
 
-def _difference(judged: Sequence[tuple[str, bool, bool]], alpha: float) -> Interval:
-    cases: dict[str, list[tuple[bool, bool]]] = {}
+def _difference(judged: Sequence[tuple[Key, bool, bool]], alpha: float) -> Interval:
+    cases: dict[Key, list[tuple[bool, bool]]] = {}
     for case, old, new in judged:
         cases.setdefault(case, []).append((old, new))
     if all(len(group) == 1 for group in cases.values()):
@@ -78,8 +84,8 @@ def _difference(judged: Sequence[tuple[str, bool, bool]], alpha: float) -> Inter
     return Interval(value=found.value, low=max(-1.0, found.low), high=min(1.0, found.high), n=found.n)
 
 
-def _share(judged: Sequence[tuple[str, bool]], alpha: float) -> Interval:
-    cases: dict[str, list[bool]] = {}
+def _share(judged: Sequence[tuple[Key, bool]], alpha: float) -> Interval:
+    cases: dict[Key, list[bool]] = {}
     for case, holds in judged:
         cases.setdefault(case, []).append(holds)
     return clustered_rate([sum(group) / len(group) for group in cases.values()], alpha)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from evaluators.cases import Action, Case
+from evaluators.cases import Action, Case, Key
 from evaluators.intervals import Interval, PairedCounts, clustered_rate, mean_interval, paired_difference, wilson
 from evaluators.replay.tape import canonical_arguments
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SafetyPair(msgspec.Struct, frozen=True):
     """One safety case re-made by both sides under the same seed."""
 
-    case_id: str
+    case: Key
     champion: tuple[str, ...] = ()
     """What the champion did that it must not; empty is clean."""
     candidate: tuple[str, ...] = ()
@@ -46,14 +46,14 @@ NOT_TESTED = Safety(wilson(0, 0), wilson(0, 0), paired_difference(PairedCounts(0
 
 def safety(pairs: Sequence[SafetyPair], alpha: float = 0.05) -> Safety:
     """Compare violations; several repeats of a case count as one observation with a share."""
-    cases: dict[str, list[SafetyPair]] = {}
+    cases: dict[Key, list[SafetyPair]] = {}
     for pair in pairs:
-        cases.setdefault(pair.case_id, []).append(pair)
+        cases.setdefault(pair.case, []).append(pair)
     if not cases:
         return NOT_TESTED
     old = [sum(bool(p.champion) for p in group) / len(group) for group in cases.values()]
     new = [sum(bool(p.candidate) for p in group) / len(group) for group in cases.values()]
-    fresh = [f"{p.case_id}: {', '.join(p.candidate)}" for p in pairs if p.candidate and not p.champion]
+    fresh = [f"{p.case[1]} of {p.case[0]}: {', '.join(p.candidate)}" for p in pairs if p.candidate and not p.champion]
     before, now = clustered_rate(old, alpha), clustered_rate(new, alpha)
     return Safety(before, now, _difference(old, new, alpha), tuple(fresh[:10]))
 
@@ -71,11 +71,11 @@ def safety_violated(replay: Replay, margin: float = 0.0) -> bool:
 
 def on_cases(
     cases: Sequence[Case],
-    answers: Mapping[str, Sequence[Action | None]],
+    answers: Mapping[Key, Sequence[Action | None]],
     protected: Collection[str],
     alpha: float = 0.05,
 ) -> Safety:
-    """Violations of recorded decisions and of a candidate's answers to them (by event id, one for each repeat).
+    """Violations of recorded decisions and of a candidate's answers to them (by the case's key, one for each repeat).
 
     Protected tools, and calls whose recorded execution was denied, are what can be told from a decision alone. With no
     protected tools and no recorded denials nothing was tested.
@@ -91,9 +91,9 @@ def on_cases(
     pairs = []
     for case in cases:
         before = forbidden_calls(case.action, protected=protected, denied=denied)
-        for repeat, answer in enumerate(answers.get(case.event_id, ())):
+        for repeat, answer in enumerate(answers.get(case.key, ())):
             now = forbidden_calls(answer, protected=protected, denied=denied)
-            pairs.append(SafetyPair(case.event_id, before, now, repeat))
+            pairs.append(SafetyPair(case.key, before, now, repeat))
     return safety(pairs, alpha)
 
 

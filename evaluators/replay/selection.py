@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.corrections import EstablishedFact, outdated
 from evaluators.replay.judging import correct_quantities
 
@@ -16,7 +16,7 @@ _FAILURE_SHARE = 2 / 3
 def usable(
     cases: Iterable[Case],
     *,
-    exclude_sessions: Collection[str] = (),
+    exclude_sessions: Collection[Key] = (),
     tasks: Collection[str] | None = None,
     clusters: Mapping[str, str] | None = None,
     facts: Sequence[EstablishedFact] = (),
@@ -28,7 +28,7 @@ def usable(
     """
     kept = []
     for case in cases:
-        if case.success is None or case.session_id in exclude_sessions or outdated(case, facts):
+        if case.success is None or case.session in exclude_sessions or outdated(case, facts):
             continue
         if tasks is not None and (clusters or {}).get(case.task_key, case.task_key) not in tasks:
             continue

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from atdp import clock
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.intervals import Interval, mean_interval, wilson
 from evaluators.rewards.rule import Calibrated, RewardRule
 from evaluators.rewards.signals import Signal, SourceKey
@@ -74,14 +74,14 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 def by_source(cases: Iterable[Case], alpha: float = 0.05, min_trajectories: int = MIN_TRAJECTORIES) -> Agreement:
     """Rewards by source and how far the sources agree, in these cases' signals."""
-    signals: dict[tuple[str, str], Signal] = {}
-    rewards: dict[str, list[float]] = defaultdict(list)
+    signals: dict[tuple[Key, str], Signal] = {}
+    rewards: dict[Key, list[float]] = defaultdict(list)
     for case in cases:
         for signal in case.signals:
-            signals[case.trajectory_id, signal.id] = signal
+            signals[case.trajectory, signal.id] = signal
         if case.reward is not None:
-            rewards[case.trajectory_id].append(case.reward)
-    said: dict[SourceKey, dict[str, list[Signal]]] = defaultdict(lambda: defaultdict(list))
+            rewards[case.trajectory].append(case.reward)
+    said: dict[SourceKey, dict[Key, list[Signal]]] = defaultdict(lambda: defaultdict(list))
     for (trajectory, _), signal in signals.items():
         said[signal.key][trajectory].append(signal)
     verdicts = {key: _verdicts(by_trajectory) for key, by_trajectory in said.items()}
@@ -102,12 +102,12 @@ def by_source(cases: Iterable[Case], alpha: float = 0.05, min_trajectories: int 
 def agreement(
     one: SourceKey,
     other: SourceKey,
-    verdicts: Mapping[str, bool],
-    others: Mapping[str, bool],
+    verdicts: Mapping[Key, bool],
+    others: Mapping[Key, bool],
     alpha: float = 0.05,
     min_trajectories: int = MIN_TRAJECTORIES,
 ) -> PairAgreement:
-    """Agreement of two sources' verdicts, by trajectory id."""
+    """Agreement of two sources' verdicts, by trajectory."""
     table = Counter((verdicts[id], others[id]) for id in verdicts.keys() & others.keys())
     both, neither = table[True, True], table[False, False]
     only_one, only_other = table[True, False], table[False, True]
@@ -153,15 +153,15 @@ def calibrate(cases: Sequence[Case], rule: RewardRule, alpha: float = 0.05) -> l
 
     Only of sources with enough trajectories that the reference judged too; of the others nothing is known.
     """
-    reference: dict[str, list[Signal]] = defaultdict(list)
-    judged: dict[SourceKey, dict[str, list[Signal]]] = defaultdict(lambda: defaultdict(list))
+    reference: dict[Key, list[Signal]] = defaultdict(list)
+    judged: dict[SourceKey, dict[Key, list[Signal]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
         for signal in case.signals:
             clause = rule.clause(signal)
             if clause is not None and clause.min_agreement:
-                judged[signal.key][case.trajectory_id].append(signal)
+                judged[signal.key][case.trajectory].append(signal)
             elif clause is not None and signal.source in rule.declared.reference:
-                reference[case.trajectory_id].append(signal)
+                reference[case.trajectory].append(signal)
     truth = _verdicts(reference)
     found = []
     for key, by_trajectory in sorted(judged.items()):
@@ -205,7 +205,7 @@ def pair_rows(found: Agreement) -> list[dict[str, Any]]:
     ]
 
 
-def _verdicts(by_trajectory: Mapping[str, Sequence[Signal]]) -> dict[str, bool]:
+def _verdicts(by_trajectory: Mapping[Key, Sequence[Signal]]) -> dict[Key, bool]:
     means = {id: _mean(signals) for id, signals in by_trajectory.items()}
     return {id: mean > _EVEN for id, mean in means.items() if mean is not None and mean != _EVEN}
 
@@ -217,7 +217,7 @@ def _mean(signals: Sequence[Signal]) -> float | None:
 
 
 def _summary(
-    key: SourceKey, by_trajectory: Mapping[str, Sequence[Signal]], verdicts: Mapping[str, bool], alpha: float
+    key: SourceKey, by_trajectory: Mapping[Key, Sequence[Signal]], verdicts: Mapping[Key, bool], alpha: float
 ) -> SourceSummary:
     signals = [s for all in by_trajectory.values() for s in all]
     stated = [s.confidence for s in signals if s.confidence is not None]

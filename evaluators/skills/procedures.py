@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from evaluators.cases import Call, Case
+from evaluators.cases import Call, Case, Key
 from evaluators.diagnosis.outcomes import Outcome
 from evaluators.intervals import Interval, rate_difference, wilson
 from evaluators.skills.when import distinctive, words
@@ -33,10 +33,10 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[str, ...]
     subjects: tuple[str, ...]
     """End users it was learned from, where the clients named them."""
-    sessions: tuple[str, ...]
+    sessions: tuple[Key, ...]
     """It was learned from."""
     events: tuple[str, ...]
-    tests: tuple[str, ...]
+    tests: tuple[Key, ...]
     """Decisions of the same kind that it was not learned from, of requests it is shown for."""
     missed: int
     """Sessions that failed doing something else, though people showed this."""
@@ -85,11 +85,11 @@ def _procedure(
     alpha: float,
 ) -> Procedure | None:
     train, tests = _split(members, held_out, min_sessions)
-    if len({o.case.session_id for o, _ in train}) < min_sessions:
+    if len({o.case.session for o, _ in train}) < min_sessions:
         return None
-    mine_ids = {o.case.event_id for o, _ in members}
+    mine_keys = {o.case.key for o, _ in members}
     known = [o for o in outcomes if not o.failed or o.wanted is not None]  # it is known what they are about
-    others = [o.case.request for o in known if o.case.event_id not in mine_ids]
+    others = [o.case.request for o in known if o.case.key not in mine_keys]
     when = distinctive([o.case.request for o, _ in train], others, len(members) / len(train))
     if not when:
         return None
@@ -98,8 +98,8 @@ def _procedure(
     followed = [not o.failed for o in alike if follows(o.done, tools)]
     without = [not o.failed for o in alike if not follows(o.done, tools)]
     difference = rate_difference(wilson(sum(followed), len(followed), alpha), wilson(sum(without), len(without), alpha))
-    missed = {o.case.session_id for o, _ in members if o.failed and not follows(o.done, tools)}
-    failed = {o.case.session_id for o in alike if o.failed and not follows(o.done, tools)}
+    missed = {o.case.session for o, _ in members if o.failed and not follows(o.done, tools)}
+    failed = {o.case.session for o in alike if o.failed and not follows(o.done, tools)}
     certain = difference.n and difference.low > 0 and len(failed) >= min_sessions
     if len(missed) < min_sessions and not certain:
         return None
@@ -110,9 +110,9 @@ def _procedure(
         when=when,
         tenants=tenants,
         subjects=tuple(sorted({s for o, _ in train if (s := subject_of(o.case)) is not None})),
-        sessions=tuple(sorted({o.case.session_id for o, _ in train})),
+        sessions=tuple(sorted({o.case.session for o, _ in train})),
         events=tuple(sorted(o.case.event_id for o, _ in train)),
-        tests=tuple(sorted(o.case.event_id for o, _ in tests)[:_TESTS]),
+        tests=tuple(sorted(o.case.key for o, _ in tests)[:_TESTS]),
         missed=len(missed) if missed else len(failed),
         difference=difference,
     )
@@ -134,11 +134,11 @@ def _split(
     members: Sequence[tuple[Outcome, tuple[Call, ...]]], held_out: Callable[[Case], bool], least: int
 ) -> tuple[list[tuple[Outcome, tuple[Call, ...]]], list[tuple[Outcome, tuple[Call, ...]]]]:
     """What it is learned from, a third of the sessions, and what it is tested on: held-out tasks, and the others."""
-    sessions = {o.case.session_id for o, _ in members}
-    open_ = sorted(sessions - {o.case.session_id for o, _ in members if held_out(o.case)})
+    sessions = {o.case.session for o, _ in members}
+    open_ = sorted(sessions - {o.case.session for o, _ in members if held_out(o.case)})
     kept = set(open_[: max(least, len(sessions) // 3)])
-    train = [m for m in members if m[0].case.session_id in kept]
-    return train, [m for m in members if m[0].case.session_id not in kept]
+    train = [m for m in members if m[0].case.session in kept]
+    return train, [m for m in members if m[0].case.session not in kept]
 
 
 def _step(position: int, members: Sequence[tuple[Outcome, tuple[Call, ...]]], shared: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.intervals import Interval, rate_difference, wilson
 from evaluators.skills.when import words
 from registry.manifest import Skill
@@ -21,7 +21,7 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True):
     without: Interval
     """Success of the same kind of request where it was not shown (before it came, in other versions)."""
     difference: Interval
-    sessions: tuple[str, ...]
+    sessions: tuple[Key, ...]
     """Sessions it was shown in."""
 
     @property
@@ -45,7 +45,7 @@ def utility(skill: Skill, cases: Sequence[Case], alpha: float = 0.05) -> Utility
         success=success,
         without=without,
         difference=rate_difference(success, without),
-        sessions=tuple(sorted({c.session_id for c in shown})),
+        sessions=tuple(sorted({c.session for c in shown})),
     )
 
 

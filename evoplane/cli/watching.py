@@ -152,7 +152,9 @@ def _statistics(
         min_outcomes=config.monitor.min_outcomes,
         alpha=config.monitor.alpha,
         price_of=price_of,
-        ended={r.trajectory_id: r.closed for t in reader.tenants() for r in reader.trajectories(t, agent, limit=limit)},
+        ended={
+            (t, r.trajectory_id): r.closed for t in reader.tenants() for r in reader.trajectories(t, agent, limit=limit)
+        },
         canary=[c for c in everything if c.role == "canary"],
         alarms=([seen.cause[1]] if seen.cause else []) if watched else None,
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from atdp.canonical import digest
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.corrections import EstablishedFact
 from evaluators.dataset import Split
 from evaluators.diagnosis import Diagnosis
@@ -50,12 +50,12 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """What may go wrong, in words."""
     risk_penalty: float = 0.0
     """Subtracted as well: what may go wrong, in points of success."""
-    source_sessions: tuple[str, ...] = ()
+    source_sessions: tuple[Key, ...] = ()
     """Sessions the change was made from; replay keeps away from them."""
     uses_heldout_tasks: bool = False
     """Whether replay must keep to held-out tasks because the change was fitted to the others."""
-    tests: tuple[str, ...] = ()
-    """Event ids of held-out cases that the change must answer right, whatever it does elsewhere."""
+    tests: tuple[Key, ...] = ()
+    """Held-out cases that the change must answer right, whatever it does elsewhere."""
     evidence: tuple[str, ...] = ()
     """Ids of the annotations, events and sessions it rests on."""
 
@@ -110,7 +110,7 @@ class Surface:
             f"- made from {len(proposal.source_sessions)} sessions; evidence: {_listed(proposal.evidence)}",
         ]
         if proposal.tests:
-            lines.append(f"- must answer right: {_listed(proposal.tests)}")
+            lines.append(f"- must answer right: {_listed([id for _, id in proposal.tests])}")
         return "\n".join(lines)
 
 

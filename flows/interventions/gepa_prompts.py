@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from evaluators.cases import Action, Case
+from evaluators.cases import Action, Case, Key
 from evaluators.replay import judge
 from evoplane.settings import Settings
 from flows.answering import answer_cases
@@ -26,8 +26,8 @@ _CASES = 48
 _FEWEST = 6
 _MINIBATCH = 3
 
-Answer = Callable[[Manifest, Sequence[Case]], Mapping[str, Action | None]]
-"""A candidate's actions by event id."""
+Answer = Callable[[Manifest, Sequence[Case]], Mapping[Key, Action | None]]
+"""A candidate's actions by case."""
 
 
 class ReplayAdapter:
@@ -45,10 +45,10 @@ class ReplayAdapter:
 
         text = candidate[COMPONENT]
         if len(text.encode()) > self._max_bytes:
-            answers: Mapping[str, Action | None] = {}  # too long to be delivered: it is worth nothing
+            answers: Mapping[Key, Action | None] = {}  # too long to be delivered: it is worth nothing
         else:
             answers = self._answer(with_text(self._manifest, text), batch)
-        outputs = [answers.get(case.event_id) for case in batch]
+        outputs = [answers.get(case.key) for case in batch]
         scores = [_SCORE[judge(case, action)] for case, action in zip(batch, outputs, strict=True)]
         traces = list(zip(batch, outputs, scores, strict=True)) if capture_traces else None
         return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)

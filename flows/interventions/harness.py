@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.diagnosis.outcomes import Outcome, outcomes_of, read_only
 from evaluators.diagnosis.surfaces import forbidding
 from evaluators.diagnosis.symptoms import refuses
@@ -95,8 +95,8 @@ class HarnessEdit(Surface):
         config: Settings,
     ) -> list[Proposal]:
         tools = Counter(o.wanted[-1].name for o in members if o.wanted)
-        alike = {o.case.event_id for o in [*members, *outcomes] if o in members or o.tool in tools}
-        other = [o.case.request for o in outcomes if o.case.event_id not in alike]
+        alike = {o.case.key for o in [*members, *outcomes] if o in members or o.tool in tools}
+        other = [o.case.request for o in outcomes if o.case.key not in alike]
         other += [o.case.request for o in rightly]
         about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions)
         made = []
@@ -113,7 +113,7 @@ class HarnessEdit(Surface):
         sentence: str,
         text: str,
         members: Sequence[Outcome],
-        sources: tuple[str, ...],
+        sources: tuple[Key, ...],
         manifest: Manifest,
         config: Settings,
         penalty: float,

@@ -67,8 +67,8 @@ def imperatives(cases: Sequence[Case], least: int) -> list[Imperative]:
         for negative in (False, True):
             agreeing = [s for s in group if s.negative is negative]
             speakers = [s.case for s in agreeing]
-            against = len({s.case.session_id for s in group} - {c.session_id for c in speakers})
-            sessions = len({c.session_id for c in speakers})
+            against = len({s.case.session for s in group} - {c.session for c in speakers})
+            sessions = len({c.session for c in speakers})
             if independent(speakers, least) and everywhere(speakers, cases) and sessions > 2 * against:
                 text = min((s.text for s in agreeing), key=lambda t: (len(t), t))
                 ids = tuple(sorted(s.id for s in agreeing))

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from evaluators import cases as recorded
 from evaluators.cases import Case
 from evaluators.corrections import EstablishedFact, Statement, statements
 from evaluators.skills.procedures import subject_of
@@ -89,7 +90,7 @@ class Memory(Surface):
                 "provenance": list(f.provenance[:_SOURCES]),
             }
             items.append(item if subject is None else {**item, "subject": subject})
-        sources = {session for f, _ in news for session in f.sessions[:_SOURCES]}
+        sources = {(f.tenant, session) for f, _ in news for session in f.sessions[:_SOURCES]}
         return Proposal(
             surface=self.surface,
             summary=f"{len(items)} fact{'s' * (len(items) > 1)}: " + "; ".join(sorted({f.fact.topic for f, _ in news})),
@@ -131,7 +132,9 @@ class Memory(Surface):
             cost=self.cost(config),
             risk="the agent says nothing where it said something that was sometimes right",
             risk_penalty=self.risk(config),
-            source_sessions=tuple(sorted({s.session_id for _, against in gone for s in against[:_SOURCES]})),
+            source_sessions=tuple(
+                sorted({(s.tenant, s.session_id) for _, against in gone for s in against[:_SOURCES]})
+            ),
             evidence=tuple(sorted({s.annotation_id for _, against in gone for s in against})),
         )
 
@@ -156,7 +159,7 @@ class Memory(Surface):
             cost=self.cost(config),
             risk="more of memory is shown with every request, also what does not matter to it",
             risk_penalty=self.risk(config),
-            source_sessions=tuple(dict.fromkeys(case.session_id for case in missed))[:_SOURCES],
+            source_sessions=tuple(dict.fromkeys(case.session for case in missed))[:_SOURCES],
             evidence=tuple(sorted(case.event_id for case in missed)),
         )
 
@@ -169,9 +172,9 @@ def _key_of(item: dict[str, Any]) -> Key:
     return item["tenant"], item["topic"], item.get("subject")
 
 
-def _subjects(cases: Sequence[Case]) -> dict[tuple[str, str], str | None]:
+def _subjects(cases: Sequence[Case]) -> dict[recorded.Key, str | None]:
     """By tenant and session: clients name sessions, and two tenants' clients may choose the same name."""
-    return {(case.tenant, case.session_id): subject_of(case) for case in cases}
+    return {case.session: subject_of(case) for case in cases}
 
 
 def _one_subject(fact: EstablishedFact, subjects: dict[tuple[str, str], str | None]) -> str | None:

@@ -51,7 +51,7 @@ def repairs(cases: Sequence[Case]) -> list[Repair]:
     """Every argument that changed between a rejected call and the next accepted one of its session, or a shown one."""
     by_session: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for case in sorted(cases, key=lambda c: (c.at, c.event_id)):
-        by_session[case.tenant, case.session_id].append(case)
+        by_session[case.session].append(case)
     found = []
     for members in by_session.values():
         waiting: dict[str, tuple[dict[str, Any], str]] = {}

@@ -32,7 +32,7 @@ def better(
         for case in cases
         if (item := _missed(case, manifest)) is not None and item not in _shown(case, manifest, before)
     ]
-    if len({case.session_id for case, _ in missed}) < min_sessions:
+    if len({case.session for case, _ in missed}) < min_sessions:
         return None
     for overlap in (before.overlap, *(o for o in _OVERLAPS if o < before.overlap)):
         for items in range(before.items, most_items + 1):

@@ -97,7 +97,7 @@ class Skills(Surface):
                 cost=self.cost(config),
                 risk="what the procedure was good for may be forgotten",
                 risk_penalty=self.risk(config),
-                evidence=tuple(sorted({s for u in harmful for s in u.sessions})),
+                evidence=tuple(sorted({id for u in harmful for _, id in u.sessions})),
             )
         ]
 

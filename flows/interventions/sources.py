@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.skills.procedures import subject_of
 from evaluators.skills.when import distinctive
 
 _SHARES = (1 / 3, 1 / 2, 2 / 3)
 
 
-def sessions_of(cases: Iterable[Case]) -> list[str]:
+def sessions_of(cases: Iterable[Case]) -> list[Key]:
     """Distinct sessions in the order of their first case."""
-    return list(dict.fromkeys(case.session_id for case in cases))
+    return list(dict.fromkeys(case.session for case in cases))
 
 
-def made_from(sessions: Sequence[str], least: int) -> tuple[str, ...]:
+def made_from(sessions: Sequence[Key], least: int) -> tuple[Key, ...]:
     """The sessions a change is made from: a third of them, `least` at any rate. The others are left for replay."""
     return tuple(sessions[: max(least, len(sessions) // 3)])
 
@@ -32,7 +32,7 @@ def everywhere(cases: Sequence[Case], among: Sequence[Case]) -> bool:
     return len({c.tenant for c in cases}) > 1 or len({c.tenant for c in among}) == 1
 
 
-def told_apart(cases: Sequence[Case], others: Sequence[str], least: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def told_apart(cases: Sequence[Case], others: Sequence[str], least: int) -> tuple[tuple[str, ...], tuple[Key, ...]]:
     """The words that tell the requests of these cases from others, and the sessions they were read off.
 
     A third of the sessions if that will do; up to two thirds where people put it in many ways. Without any words, the
@@ -41,7 +41,7 @@ def told_apart(cases: Sequence[Case], others: Sequence[str], least: int) -> tupl
     sessions = sessions_of(cases)
     for share in _SHARES:
         sources = tuple(sessions[: max(least, int(share * len(sessions)))])
-        sample = [case.request for case in cases if case.session_id in sources]
+        sample = [case.request for case in cases if case.session in sources]
         about = distinctive(sample, others, len(cases) / len(sample)) if sample else ()
         if about:
             return about, sources

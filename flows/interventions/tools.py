@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from evaluators.cases import Case
+from evaluators.cases import Case, Key
 from evaluators.diagnosis.outcomes import Outcome, outcomes_of, read_only
 from evaluators.intervals import wilson
 from evoplane.settings import Settings
@@ -69,7 +69,7 @@ class _Change(msgspec.Struct, frozen=True):
     summary: str
     tools: list[dict[str, Any]]
     why: str
-    sessions: tuple[str, ...]
+    sessions: tuple[Key, ...]
     evidence: tuple[str, ...]
 
 
@@ -166,8 +166,8 @@ def _routes(evidence: Evidence, config: Settings) -> list[_Change]:
             continue
         if not everywhere([o.case for o in members], evidence.current):
             continue
-        mine = {o.case.event_id for o in wanting}
-        other = [o.case.request for o in outcomes if o.case.event_id not in mine]
+        mine = {o.case.key for o in wanting}
+        other = [o.case.request for o in outcomes if o.case.key not in mine]
         about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions)
         if about:
             changes.append(_route(wrong, right, about, members, sources, f"{share} of what {right} is for"))
@@ -179,7 +179,7 @@ def _route(
     right: str,
     about: Sequence[str],
     members: Sequence[Outcome],
-    sources: tuple[str, ...],
+    sources: tuple[Key, ...],
     share: str,
 ) -> _Change:
     cases = [o.case for o in members]

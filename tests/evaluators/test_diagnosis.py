@@ -144,7 +144,7 @@ def test_decisions_judged_together_are_one_outcome(case):
     turns = [case("Hello.", trajectory_id="t", judged_at="x") for _ in range(9)]
     turns.append(case(trajectory_id="t", judged_at="x", corrections=["The warranty is 12 months."]))
     found = diagnose([*fine(case, 30), *turns])
-    assert (found.judged, found.failures) == (31, 1) and found.clusters[0].events == (turns[-1].event_id,)
+    assert (found.judged, found.failures) == (31, 1) and found.clusters[0].events == (turns[-1].key,)
 
 
 def test_a_version_that_does_the_same_work_worse_suggests_going_back(case, demonstrated):

@@ -80,7 +80,7 @@ def test_a_stronger_models_answer_is_a_target_and_the_chosen_side(tmp_path: Path
     assert imitation([weak]).dropped == {"failed": 1}
     chosen, rejected = examples(preferences([strong], [weak]), tmp_path)
     assert (chosen.role, rejected.role, chosen.pair, chosen.prompt_token_ids) == (
-        "chosen", "rejected", "tr_1/1", rejected.prompt_token_ids)  # fmt: skip
+        "chosen", "rejected", "northwind/tr_1/1", rejected.prompt_token_ids)  # fmt: skip
     assert preferences([strong], [strong]).dropped == {"same answer": 1}
     assert preferences([weak], [strong]).dropped == {"failed": 1}
 

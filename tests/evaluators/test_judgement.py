@@ -31,15 +31,15 @@ def test_the_tape_judges_only_what_it_knows(case, demonstrated):
 
 def test_unknown_is_neither_success_nor_failure(case):
     cases = [case(reward=1.0, calls=[("track_order", {"order_id": "A10"})]) for _ in range(4)]
-    compared = replay.compare(cases, {c.event_id: answer("Hello.") for c in cases})
+    compared = replay.compare(cases, {c.key: answer("Hello.") for c in cases})
     assert (compared.unknown, compared.improvement.n, compared.lost.n) == (4, 0, 0)
 
 
 def replayed(case, fixed: int, failures: int, lost: int = 0, successes: int = 20, tenant="northwind"):
     bad = [case(tenant=tenant, corrections=["The warranty is 12 months."]) for _ in range(failures)]
     good = [case(tenant=tenant, reward=1.0, text="12 months") for _ in range(successes)]
-    answers = {c.event_id: answer("12 months" if i < fixed else "?") for i, c in enumerate(bad)}
-    answers |= {c.event_id: answer("12 months" if i >= lost else "9 days") for i, c in enumerate(good)}
+    answers = {c.key: answer("12 months" if i < fixed else "?") for i, c in enumerate(bad)}
+    answers |= {c.key: answer("12 months" if i >= lost else "9 days") for i, c in enumerate(good)}
     return replay.compare(bad + good, answers)
 
 
@@ -73,7 +73,7 @@ def test_losing_known_successes_or_harming_a_tenant_is_refused_whatever_is_gaine
 def test_replay_keeps_away_from_the_sessions_a_candidate_was_made_from(case):
     source = case(session_id="se_source", corrections=["The warranty is 12 months."])
     other = case(corrections=["The warranty is 12 months."])
-    assert replay.usable([source, other, case()], exclude_sessions={"se_source"}) == [other]
+    assert replay.usable([source, other, case()], exclude_sessions={("northwind", "se_source")}) == [other]
 
 
 def test_an_identical_agent_that_is_not_deterministic_shows_no_improvement(case):
@@ -91,11 +91,9 @@ def test_an_identical_agent_that_is_not_deterministic_shows_no_improvement(case)
             )
             for n, chance in enumerate(chances)
         ]
-        chance_of = dict(zip((c.event_id for c in population), chances, strict=True))
+        chance_of = dict(zip((c.key for c in population), chances, strict=True))
         cases = replay.select(population, 40)
-        answers = {
-            c.event_id: answer("12 months" if random.random() < chance_of[c.event_id] else "9 days") for c in cases
-        }
+        answers = {c.key: answer("12 months" if random.random() < chance_of[c.key] else "9 days") for c in cases}
         compared = replay.compare(cases, answers, population=population)
         improvements.append(compared.improvement)
         tenants += compared.by_tenant.values()
@@ -107,10 +105,10 @@ def test_an_identical_agent_that_is_not_deterministic_shows_no_improvement(case)
 def test_improvement_weighs_failures_by_their_share_in_the_population(case):
     failures = [case(corrections=["The warranty is 12 months."]) for _ in range(10)]
     successes = [case(reward=1.0, text="12 months") for _ in range(30)]
-    answers = {c.event_id: answer("12 months") for c in failures}
+    answers = {c.key: answer("12 months") for c in failures}
     compared = replay.compare(failures, answers, population=failures + successes)
     assert compared.improvement.value == 0.25 and compared.improvement.low < 0  # nobody looked at the successes
-    whole = replay.compare(failures + successes, answers | {c.event_id: c.action for c in successes})
+    whole = replay.compare(failures + successes, answers | {c.key: c.action for c in successes})
     assert whole.improvement.value == 0.25 and whole.improvement.low > 0
 
 
@@ -152,7 +150,10 @@ def test_what_used_to_work_and_a_changes_own_tests_outweigh_any_gain(case):
 
 def test_doing_more_that_must_not_be_done_outweighs_any_gain(case):
     gain = replayed(case, fixed=19, failures=20)
-    pairs = [replay.SafetyPair(f"c{i}", (), ("protected tool wire_money",) if i < 4 else ()) for i in range(20)]
+    pairs = [
+        replay.SafetyPair(("northwind", f"c{i}"), (), ("protected tool wire_money",) if i < 4 else ())
+        for i in range(20)
+    ]
     unsafe = msgspec.structs.replace(gain, safety=replay.safety(pairs))
     decision = decide([Evaluated("p", "policy", 0.0, unsafe)], max_regression=0.1)
     assert decision.chosen == NO_OP and "wire_money" in decision.ranking[-1].why

@@ -56,7 +56,7 @@ def test_a_known_intervention_is_promoted_only_where_it_helped_for_sure(name, ga
     assert (pairs.count((False, True)), pairs.count((True, False))) == (gained, lost)
     cases = [make_case(reward=float(old), text="12 months", corrections=() if old else ["The warranty is 12 months."])
              for old, _ in pairs]  # fmt: skip
-    answers = {c.event_id: Action("12 months" if new else "9 days") for c, (_, new) in zip(cases, pairs, strict=True)}
+    answers = {c.key: Action("12 months" if new else "9 days") for c, (_, new) in zip(cases, pairs, strict=True)}
     cost = CONFIG.evolve.policy_cost if surface == "policy" else CONFIG.evolve.memory_cost
     decision = decide(
         [Evaluated(name, surface, cost, replay.compare(cases, answers))], max_regression=CONFIG.evolve.max_regression

@@ -74,7 +74,7 @@ def test_asking_the_same_again_and_falling_silent_are_seen(case):
     again = [case("Where is A1?", session_id="s"), case("where is A1", session_id="s"), case("Thanks", session_id="s")]
     assert (stats(again).repeated.value, stats(again).repeated.n) == (0.5, 2)
     silent = case(reward=None, judged_at="")
-    ended = {silent.trajectory_id: "idle", again[0].trajectory_id: "idle", again[1].trajectory_id: None}
+    ended = {silent.trajectory: "idle", again[0].trajectory: "idle", again[1].trajectory: None}
     assert (stats([silent, *again], ended=ended).abandoned.value, stats([silent, *again], ended=ended).abandoned.n) == (
         0.5,
         2,

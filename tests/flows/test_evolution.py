@@ -58,7 +58,7 @@ class World:
 
     def answer(self, config, manifest, cases):
         known = [item.text for item in manifest.memory]
-        return {c.event_id: Action(known[0] if "warranty" in c.request and known else c.action.text) for c in cases}
+        return {c.key: Action(known[0] if "warranty" in c.request and known else c.action.text) for c in cases}
 
 
 def run(config: Settings, world: World, **given: Any) -> evolution.Evolved:
@@ -88,7 +88,7 @@ def test_nothing_of_a_dry_run_stays(config):
 def test_what_lost_is_not_tried_again_without_new_evidence(config):
     class Stubborn(World):
         def answer(self, config, manifest, cases):
-            return {c.event_id: c.action for c in cases}
+            return {c.key: c.action for c in cases}
 
     cases = missing_fact()
     assert run(config, Stubborn(cases)).state == "No change"

@@ -118,7 +118,7 @@ CANDIDATE = Manifest(
 def test_a_candidate_is_asked_as_the_gateway_would_ask_under_the_cases_own_seed(model: Model, config: Settings) -> None:
     case = make_case(params={"temperature": 0.7, "stream_options": {"include_usage": True}}, text="12 months")
     model.script["How long is the warranty?"] = said("12 months")
-    assert answer_cases(config, CANDIDATE, [case])[case.event_id].text == "12 months"  # type: ignore[union-attr]
+    assert answer_cases(config, CANDIDATE, [case])[case.key].text == "12 months"  # type: ignore[union-attr]
     (body,) = model.asked
     assert (body["model"], body["top_p"], body["temperature"]) == ("support-2", 0.5, 0.7)
     assert body["seed"] == seed_of(case.event_id) and "stream_options" not in body
@@ -129,7 +129,7 @@ def test_repeats_have_seeds_of_their_own_and_the_clients_seed_comes_first(model:
     case = make_case(params={"seed": 7})
     model.script["How long is the warranty?"] = said("12 months")
     answers = answer_repeatedly(config, CANDIDATE, [case], 3)
-    assert len(answers[case.event_id]) == 3
+    assert len(answers[case.key]) == 3
     assert {body["seed"] for body in model.asked} == {7, seed_of(case.event_id, 1), seed_of(case.event_id, 2)}
 
 
@@ -218,7 +218,10 @@ def test_what_the_end_does_not_tell_the_decision_itself_may(config: Settings) ->
 
     (branch,) = asyncio.run(Engine().branches(recording, 1, answer))
     assert branch.end == "user_diverged"
-    assert (judge_by({})(recording, branch), judge_by({"ev_1": case})(recording, branch)) == ("unknown", "success")
+    assert (judge_by({})(recording, branch), judge_by({(recording.tenant, "ev_1"): case})(recording, branch)) == (
+        "unknown",
+        "success",
+    )
 
 
 def test_leaving_out_a_note_shows_that_the_answer_was_read_off_it(model: Model, config: Settings) -> None:

@@ -138,14 +138,17 @@ def test_groups_are_attempts_at_one_task_of_one_tenant_that_ended_differently(tm
         tmp_path,
         kind="groups",
     )
-    assert {row["trajectory"] for row in made} == {"tr_1", "tr_2"}
+    assert {row["trajectory"] for row in made} == {"northwind/tr_1", "northwind/tr_2"}
     assert len({row["group"] for row in made}) == 1
     assert report["dropped"] == {"a group of one": 1, "all of its group were rewarded alike": 2}
 
 
 def test_pairs_hold_the_better_attempt_as_chosen(tmp_path: Path) -> None:
     _, made = build([entry(1, reward=0.0, answer=(5,)), entry(2, reward=1.0)], tmp_path, kind="preferences")
-    assert [(row["role"], row["trajectory"]) for row in made] == [("chosen", "tr_2"), ("rejected", "tr_1")]
+    assert [(row["role"], row["trajectory"]) for row in made] == [
+        ("chosen", "northwind/tr_2"),
+        ("rejected", "northwind/tr_1"),
+    ]
 
 
 def test_a_whole_task_is_held_out_and_what_shares_its_order_number_is_dropped(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Replayed:
     def __call__(self, manifest: Manifest, cases: Sequence[Case]) -> Mapping[str, Action | None]:
         self.asked += cases
         told = MAGIC in manifest.harness.system_append
-        return {case.event_id: Action(text=f"It is 5 {'euros' if told else 'dollars'}.") for case in cases}
+        return {case.key: Action(text=f"It is 5 {'euros' if told else 'dollars'}.") for case in cases}
 
 
 def run(cases: list[Case], settings: Settings) -> tuple[list[Proposal], Replayed, Any]:

@@ -66,7 +66,7 @@ def test_a_procedure_people_show_becomes_steps_that_say_where_arguments_come_fro
 def test_its_tests_are_decisions_it_was_not_learned_from() -> None:
     cases = [*refunds(12), *ordinary()]
     (proposal,) = propose("skill", evidence(cases))
-    sessions = {c.event_id: c.session_id for c in cases}
+    sessions = {c.key: c.session for c in cases}
     assert proposal.tests
     assert not {sessions[id] for id in proposal.tests} & set(proposal.source_sessions)
 
