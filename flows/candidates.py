@@ -16,17 +16,17 @@ from registry.manifest import Manifest
 from services.worker import client
 
 
-def taken(config: Settings, agent: str) -> tuple[snapshot.Snapshot, list[Case]]:
+def taken(config: Settings, agent: str, repository: Path | None = None) -> tuple[snapshot.Snapshot, list[Case]]:
     """A snapshot, and its cases as a reader of the snapshot gets them."""
-    found = snapshot.take(config, agent)
+    found = snapshot.take(config, agent, repository)
     return found, snapshot.read(Path(found.path))
 
 
-def quality(config: Settings, agent: str, cases: list[Case]) -> gate.QualityResult:
+def quality(config: Settings, agent: str, cases: list[Case], repository: Path | None = None) -> gate.QualityResult:
     """What the data gate says, kept with the snapshot: no training set is made without."""
     judged = [c for c in cases if c.success is not None]
     found = gate.check(gate.frame(judged), config.monitor.min_outcomes)
-    snapshot.pass_gate(config, agent, found)
+    snapshot.pass_gate(config, agent, found, repository)
     return found
 
 

@@ -1,7 +1,8 @@
 """Looking without acting: `python -m flows.dry_run diagnose|evolve --agent A` prints JSON.
 
 What `evoplane diagnose` and `evoplane evolve --dry-run` start. Candidates are made, trained and replayed as in an
-evolution; nothing is registered, recorded or delivered, and what was loaded is taken out again.
+evolution; nothing is registered, recorded or delivered, and what was loaded is taken out again. Snapshot, training set
+and adapters lie in a folder that goes with the run: the deployment's own stay as they are.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -56,18 +61,38 @@ def diagnose(config: Settings, agent: str) -> dict[str, Any]:
 def evolve(config: Settings, agent: str, reason: str) -> dict[str, Any]:
     """`{state, message, record, pages}` of an evolution that stops before delivery."""
     shown: dict[str, str] = {}
-    work = evolution.Work(
-        snapshot=candidates.taken,
-        quality=candidates.quality,
-        answer=candidates.answer,
-        train=_train,
-        serve=candidates.serve,
-        withdraw=_take_out,
-        step=_told,
-        show=lambda key, page: shown.update({key.rsplit("-", 1)[0]: page}),
-    )
-    found = evolution.run(config, control.connect(config.control_db), agent, reason, work, dry=True)
+    config.var.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="dry-run-", dir=config.var) as folder, _loading(config) as loaded:
+        scratch = Path(folder)
+        repository = scratch / "snapshots"
+        work = evolution.Work(
+            snapshot=partial(candidates.taken, repository=repository),
+            quality=partial(candidates.quality, repository=repository),
+            answer=candidates.answer,
+            train=partial(_train, scratch=scratch),
+            serve=partial(_serve, loaded=loaded),
+            withdraw=partial(_take_out, loaded=loaded),
+            step=_told,
+            show=lambda key, page: shown.update({key.rsplit("-", 1)[0]: page}),
+        )
+        found = evolution.run(config, control.connect(config.control_db), agent, reason, work, dry=True)
     return {"state": found.state, "message": found.message, "record": found.record, "pages": shown}
+
+
+@contextmanager
+def _loading(config: Settings) -> Iterator[set[str]]:
+    """Names of what the run has loaded, to be kept up to date; what is left at the end is taken out, come what may."""
+    loaded: set[str] = set()
+    try:
+        yield loaded
+    finally:
+        for name in sorted(loaded):
+            _unload(config, name)
+
+
+def _serve(config: Settings, manifest: Manifest, made: dict[str, Any], loaded: set[str]) -> None:
+    loaded.add(manifest.policy.served_name)
+    candidates.serve(config, manifest, made)
 
 
 def _told(name: str, step: Any, *args: Any) -> Any:
@@ -75,10 +100,10 @@ def _told(name: str, step: Any, *args: Any) -> Any:
     return step(*args)
 
 
-def _train(config: Settings, agent: str, proposal: Proposal) -> dict[str, Any]:
+def _train(config: Settings, agent: str, proposal: Proposal, scratch: Path) -> dict[str, Any]:
     try:
-        chosen = training.make_training_set(config, agent)
-        trained = training.train(config, agent, chosen, lambda line: None)
+        chosen = training.make_training_set(config, agent, repository=scratch / "snapshots")
+        trained = training.train(config, agent, chosen, lambda line: None, scratch=scratch / proposal.name)
     except training.TrainingFailed as error:
         raise evolution.CandidateFailed(str(error)) from error
     result = {k: v for k, v in trained.result.items() if k != "probe"}
@@ -86,10 +111,17 @@ def _train(config: Settings, agent: str, proposal: Proposal) -> dict[str, Any]:
             "probe": trained.result.get("probe"), "result": result}  # fmt: skip
 
 
-def _take_out(config: Settings, manifest: Manifest) -> None:
+def _take_out(config: Settings, manifest: Manifest, loaded: set[str]) -> None:
     candidates.withdraw(config, manifest)
-    if manifest.policy.served_name not in policies.needed(config, control.connect(config.control_db)):
-        client.unload(config, manifest.policy.served_name)
+    if manifest.policy.served_name in loaded:
+        loaded.remove(manifest.policy.served_name)
+        _unload(config, manifest.policy.served_name)
+
+
+def _unload(config: Settings, name: str) -> None:
+    policies.release(config, name)
+    if name not in policies.needed(config, control.connect(config.control_db)):
+        client.unload(config, name)
 
 
 if __name__ == "__main__":

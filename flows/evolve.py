@@ -18,6 +18,7 @@ from flows import (
     environment,  # noqa: F401  (before prefect)
     evolution,
     limits,
+    locks,
     policies,
     reports,
     training,
@@ -25,6 +26,7 @@ from flows import (
 from flows.candidates import answer, quality, serve, taken, withdraw
 from flows.interventions import Proposal
 from registry import alerts, audit, control, prefect_runs, tracking, versions
+from registry.alerts import Alert
 from services.worker import client
 
 from prefect import flow, task  # isort: skip
@@ -40,26 +42,35 @@ ACCEPTED = "evoplane.candidate.accepted"
 def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = None, alert: str = "") -> Any:
     """Improve one agent, if that can be shown to be an improvement.
 
-    `alert` is the alert it answers (`registry.alerts`), empty when somebody asked: an alert is answered once.
+    `alert` is the alert it answers (`registry.alerts`): an alert is answered once. Without one, the run answers the
+    alert that is open, if there is one.
     """
-    with limits.one_at_a_time(f"evolve-{agent}"), answering(alert) as mine:
-        if not mine:
+    with limits.one_at_a_time(f"evolve-{agent}"), answering(settings(), agent, alert, str(flow_run.id)) as taken:
+        if alert and taken is None:
             return Completed(name="Already answered", message=f"another run has taken alert {alert}")
-        return _evolve(settings(), agent, reason)
+        return _evolve(settings(), agent, reason if taken is None else taken.reason)
 
 
 @contextmanager
-def answering(alert: str) -> Iterator[bool]:
-    """Take an alert for the block; False when another run has it."""
-    connection = control.connect(settings().control_db)
-    taken = alerts.take(connection, alert, str(flow_run.id)) if alert else None
-    how = "failed"
+def answering(config: Settings, agent: str, alert: str, run: str) -> Iterator[Alert | None]:
+    """Take the alert, or the agent's open one where none is named, for the block; None when there is none to take.
+
+    One that could not be looked at because a dry run was under way is open again afterwards.
+    """
+    connection = control.connect(config.control_db)
+    open_ = alerts.open_alert(connection, agent)
+    asked = alert or (open_.id if open_ is not None else "")
+    taken = alerts.take(connection, asked, run) if asked else None
     try:
-        yield not alert or taken is not None
-        how = "evolved"
-    finally:
-        if taken is not None:
-            alerts.end(connection, alert, how)
+        yield taken
+    except BaseException as error:
+        if taken is not None and isinstance(error, locks.Busy):
+            alerts.give_back(connection, taken.id)
+        elif taken is not None:
+            alerts.end(connection, taken.id, "failed")
+        raise
+    if taken is not None:
+        alerts.end(connection, taken.id, "evolved")
 
 
 def _evolve(config: Settings, agent: str, reason: str) -> Any:

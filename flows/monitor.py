@@ -34,7 +34,7 @@ from flows import (
     tracing,
 )
 from flows.outcomes import newly_judged
-from registry import alerts, approvals, control, pointers, prefect_runs
+from registry import alerts, announcing, approvals, control, pointers, prefect_runs
 from registry.alerts import Cause
 from services.proxy.store import StoreReader, open_reader
 
@@ -43,7 +43,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE  # isort: skip
 from prefect.states import Completed  # isort: skip
 
-ALERT = "evoplane.agent.degraded"
+ALERT = announcing.EVENT
 SHIFT = "evoplane.agent.workload_shift"
 
 
@@ -182,9 +182,7 @@ def degraded(
     payload = {"agent": agent, "reason": reason, "version": champion, "cause": name}
     alert_hooks.enqueue(config, ALERT, alert.id, payload, time.time())
     if new:
-        prefect_runs.emit_event(
-            config, ALERT, agent, {**payload, "alert": alert.id, "evidence": reports.finite(evidence)}
-        )
+        announcing.announce(config, connection, alert)
 
 
 def announce_again(config: Settings, connection: sqlite3.Connection, agent: str) -> None:
@@ -192,10 +190,7 @@ def announce_again(config: Settings, connection: sqlite3.Connection, agent: str)
     waiting = alerts.open_alert(connection, agent)
     if waiting is None or prefect_runs.seconds_since(waiting.announced_at) < max(60.0, config.monitor.debounce_s):
         return
-    first = waiting.causes[0]
-    payload = {"agent": agent, "reason": first.reason, "version": first.version, "cause": first.cause}
-    prefect_runs.emit_event(config, ALERT, agent, {**payload, "alert": waiting.id, "evidence": waiting.evidence})
-    alerts.announced(connection, waiting.id)
+    announcing.announce(config, connection, waiting)
 
 
 def report_shift(

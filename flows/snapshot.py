@@ -49,12 +49,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Digest of the rule its rewards are made by."""
 
 
-def take(config: Settings, agent: str) -> Snapshot:
-    """Write and commit a snapshot of the agent's recent served trajectories.
+def take(config: Settings, agent: str, repository: Path | None = None) -> Snapshot:
+    """Write and commit a snapshot of the agent's recent served trajectories, in the deployment's repository unless
+    another is given.
 
     Raises `SnapshotError` when the hash DVC gives is not the hash of what was written.
     """
-    root = prepare(config)
+    root = prepare(config, repository)
     with writer_lock(root):
         folder = root / agent / "trajectories"
         shutil.rmtree(folder, ignore_errors=True)
@@ -104,9 +105,9 @@ def entries(folder: Path) -> Iterator[Entry]:
             yield Entry(file.stem, said["records"], cases, bool(said.get("closed")))
 
 
-def pass_gate(config: Settings, agent: str, result: QualityResult) -> None:
+def pass_gate(config: Settings, agent: str, result: QualityResult, repository: Path | None = None) -> None:
     """Keep what the data gate said of the agent's present snapshot; no training set is made without."""
-    folder = config.snapshots_dir.resolve() / agent
+    folder = (repository or config.snapshots_dir).resolve() / agent
     verdict = {
         "snapshot": directory_hash(folder / "trajectories"),
         "passed": result.passed,
@@ -129,9 +130,9 @@ def directory_hash(folder: Path) -> str:
     return hashlib.md5(json.dumps(entries).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
-def prepare(config: Settings) -> Path:
-    """The DVC repository, initialised on first use."""
-    root = config.snapshots_dir.resolve()
+def prepare(config: Settings, repository: Path | None = None) -> Path:
+    """The DVC repository (the deployment's unless given), initialised on first use."""
+    root = (repository or config.snapshots_dir).resolve()
     if not (root / ".dvc").exists():
         root.mkdir(parents=True, exist_ok=True)
         with writer_lock(root):

@@ -58,13 +58,15 @@ def make_training_set(
     kind: Kind = "sft",
     tenants: Sequence[str] | None = None,
     temperature: float = 1.0,
+    repository: Path | None = None,
 ) -> TrainingSet:
-    """Run the training-set stage on the agent's current snapshot; unchanged inputs cost nothing.
+    """Run the training-set stage on the agent's current snapshot, in the deployment's repository unless another is
+    given; unchanged inputs cost nothing.
 
     `tenants` are those whose data may be in one set (`flows.tenancy` says who); None leaves that to `tenancy`, too.
     Raises `TrainingFailed`, also for a snapshot that the data gate has not passed.
     """
-    root = snapshot.prepare(config)
+    root = snapshot.prepare(config, repository)
     folder = root / agent
     _require_gate(folder)
     shutil.copy(_STAGE, folder / "dvc.yaml")
@@ -128,21 +130,24 @@ def train(
     training_set: TrainingSet,
     on_metrics: Callable[[dict[str, Any]], None],
     options: Mapping[str, Any] | None = None,
+    scratch: Path | None = None,
 ) -> Trained:
     """Train an adapter (by SFT unless `options`, fields of the job, say otherwise); `on_metrics` receives every line of
-    metrics as it is written.
+    metrics as it is written. With `scratch`, a folder within the run-time directory, everything is left there, also an
+    adapter that is not among the policies yet.
 
     An interrupted run of the same set goes on from its checkpoint; the trainer never outlives this process.
     Raises `TrainingFailed`.
     """
-    work = (config.var / "training" / agent / training_set.id.removesuffix(".dir")[:16]).resolve()
+    kept = config.var / "training" / agent / training_set.id.removesuffix(".dir")[:16]
+    work = (scratch or kept).resolve()
     work.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(locks.exclusive(work / ".lock", _FOLDER_WAIT_S))
         except locks.Busy as error:
             raise TrainingFailed(f"another process trains in {work}: {error}") from error
-        return _train(config, training_set, work, on_metrics, options or {})
+        return _train(config, training_set, work, on_metrics, options or {}, keep=scratch is None)
 
 
 def _train(
@@ -151,6 +156,7 @@ def _train(
     work: Path,
     on_metrics: Callable[[dict[str, Any]], None],
     more: Mapping[str, Any],
+    keep: bool,
 ) -> Trained:
     data = Path(training_set.path)
     evolve = config.evolve
@@ -165,7 +171,7 @@ def _train(
         **more,
     }
     heldout = data / "heldout.jsonl" if training_set.heldout else None
-    return run_job(config, work, data / "train.jsonl", heldout, options, on_metrics)
+    return run_job(config, work, data / "train.jsonl", heldout, options, on_metrics, keep=keep)
 
 
 def run_job(
@@ -175,8 +181,9 @@ def run_job(
     heldout: Path | None,
     options: Mapping[str, Any],
     on_metrics: Callable[[dict[str, Any]], None],
+    keep: bool = True,
 ) -> Trained:
-    """Run the worker's training program in `work` and keep the adapter among the policies. `options` are fields of
+    """Run the worker's training program in `work` and `keep` the adapter among the policies. `options` are fields of
     `services.worker.training.job.Job`. Raises `TrainingFailed` with the trainer's own reason.
     """
     job = {
@@ -200,9 +207,11 @@ def run_job(
         raise TrainingFailed(f"training ended with status {trainer.returncode}: {process.tail(log)}")
     result = json.loads((work / "result.json").read_text())
     target = client.directory(config, result["digest"])
-    if not target.exists():
+    if not keep and not target.exists():
+        target = work / "adapter"
+    elif not target.exists():
         shutil.copytree(work / "adapter", target)
-    return Trained(result["digest"], str(target.relative_to(config.var)), result)
+    return Trained(result["digest"], str(target.resolve().relative_to(config.var.resolve())), result)
 
 
 def _follow(trainer: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[dict[str, Any]], None]) -> None:

@@ -18,6 +18,9 @@ from registry.tenants import RegistryError
 
 Status = Literal["open", "taken", "done"]
 
+ASKED = "asked"
+"""The cause of what a person asks for: two who ask for two reasons are two causes."""
+
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     "open": frozenset({"taken"}),
     "taken": frozenset({"done", "open"}),
@@ -50,6 +53,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     ended: str = ""
     """How the run that took it ended."""
 
+    @property
+    def reason(self) -> str:
+        """Of all its causes."""
+        return "; ".join(dict.fromkeys(cause.reason for cause in self.causes))
+
 
 def raise_alert(
     connection: sqlite3.Connection, agent: str, cause: Cause, evidence: dict[str, Any] | None = None
@@ -58,7 +66,7 @@ def raise_alert(
     with transaction(connection):
         found = open_alert(connection, agent)
         if found is not None:
-            if all((c.cause, c.version) != (cause.cause, cause.version) for c in found.causes):
+            if not any(_same(c, cause) for c in found.causes):
                 found = msgspec.structs.replace(found, causes=(*found.causes, cause))
                 _put(connection, found)
             return found, False
@@ -126,6 +134,11 @@ def list_alerts(connection: sqlite3.Connection, agent: str | None = None, limit:
         "SELECT body FROM alerts WHERE (?1 IS NULL OR agent=?1) ORDER BY rowid DESC LIMIT ?2", (agent, limit)
     )
     return [msgspec.json.decode(row["body"], type=Alert) for row in rows]
+
+
+def _same(one: Cause, other: Cause) -> bool:
+    alike = (one.cause, one.version) == (other.cause, other.version)
+    return alike and (one.cause != ASKED or one.reason == other.reason)
 
 
 def _change(connection: sqlite3.Connection, alert: Alert, status: Status, **changes: str) -> Alert:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from evoplane.cli.output import Json, err, out, print_json, show
-from evoplane.settings import settings
-from registry import control, prefect_runs, tenants
+from evoplane.settings import Settings, settings
+from registry import announcing, control, prefect_runs, tenants
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
 
@@ -50,13 +50,15 @@ def evolve(
 ) -> None:
     """Start an evolution without waiting for an alert; all gates apply.
 
+    It goes into the ledger of alerts: where one is open already, the reason joins it, and one evolution answers both.
+
     A dry run does its work in this terminal: candidates are made, trained and replayed, but nothing is registered,
     recorded or left loaded.
 
     Example: evoplane evolve --agent support --reason "new product line"
     """
     if not dry_run:
-        _emit("evoplane.agent.degraded", agent, {"reason": reason, "evidence": {}}, json)
+        _ask(agent, reason, json)
         return
     found = _look("evolve", agent, "--reason", reason)
     if json:
@@ -78,8 +80,22 @@ def _look(what: str, agent: str, *more: str) -> dict[str, Any]:
     return found
 
 
+def _ask(agent: str, reason: str, json: bool) -> None:
+    config = settings()
+    connection = control.connect(config.control_db)
+    tenants.get_agent(connection, agent)
+    alert, new = announcing.ask(config, connection, agent, reason)
+    show(
+        {"event": announcing.EVENT, "agent": agent, "alert": alert.id, "joined": not new, "watch": _runs(config)}, json
+    )
+
+
+def _runs(config: Settings) -> str:
+    return f"http://127.0.0.1:{config.prefect.port}/runs"
+
+
 def _emit(event: str, agent: str, payload: dict[str, object], json: bool) -> None:
     config = settings()
     tenants.get_agent(control.connect(config.control_db), agent)
     prefect_runs.emit_event(config, event, agent, {"agent": agent, **payload})
-    show({"event": event, "agent": agent, "watch": f"http://127.0.0.1:{config.prefect.port}/runs"}, json)
+    show({"event": event, "agent": agent, "watch": _runs(config)}, json)

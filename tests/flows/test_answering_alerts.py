@@ -1,0 +1,78 @@
+"""Which alert a run of `evolve` answers, and what becomes of it when the run can't look."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoplane.cli import loop
+from evoplane.settings import Settings
+from flows import evolve, locks
+from registry import alerts, control, pointers, prefect_runs, tenants
+from registry.alerts import Cause
+from registry.manifest import AgentVersion, Manifest, Policy
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Settings:
+    made = Settings.model_validate({"paths": {"var": str(tmp_path)}})
+    connection = control.connect(made.control_db)
+    tenants.create_agent(connection, "support", "m", None, ())
+    manifest = Manifest(policy=Policy(base="m", served_name="m"))
+    pointers.put_version(
+        connection, AgentVersion(agent="support", version="1", digest=manifest.digest, manifest=manifest)
+    )
+    pointers.set_champion(connection, "support", "1", "first", "test")
+    return made
+
+
+@pytest.fixture
+def connection(config: Settings) -> sqlite3.Connection:
+    return control.connect(config.control_db)
+
+
+def raised(connection: sqlite3.Connection) -> alerts.Alert:
+    return alerts.raise_alert(connection, "support", Cause("success", "success fell", control.now(), "1"))[0]
+
+
+def test_a_run_that_was_asked_for_answers_the_alert_that_is_open(
+    config: Settings, connection: sqlite3.Connection
+) -> None:
+    alert = raised(connection)
+    with evolve.answering(config, "support", "", "run 1") as taken:
+        assert taken is not None and taken.id == alert.id and taken.reason == "success fell"
+    with evolve.answering(config, "support", alert.id, "run 2") as again:
+        assert again is None, "the automation's own run finds it answered"
+    with evolve.answering(config, "support", "", "run 3") as nothing:
+        assert nothing is None
+    assert alerts.get(connection, alert.id).ended == "evolved"
+
+
+def test_an_alert_met_by_a_dry_run_is_open_again_and_one_that_failed_is_not(
+    config: Settings, connection: sqlite3.Connection
+) -> None:
+    alert = raised(connection)
+    with pytest.raises(locks.Busy), evolve.answering(config, "support", alert.id, "run 1"):
+        raise locks.Busy("a dry run")
+    assert alerts.get(connection, alert.id).status == "open"
+    with pytest.raises(RuntimeError), evolve.answering(config, "support", alert.id, "run 2"):
+        raise RuntimeError("no")
+    assert alerts.get(connection, alert.id).ended == "failed"
+
+
+def test_the_command_and_the_watch_start_one_evolution(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(prefect_runs, "emit_event", lambda _, event, agent, payload: told.append(dict(payload)))
+    monkeypatch.setattr(loop, "settings", lambda: config)
+    alert = raised(connection)
+    loop.evolve("support", "new product line", dry_run=False, json=True)
+    assert [payload["alert"] for payload in told] == [alert.id]
+    with evolve.answering(config, "support", told[0]["alert"], "run 1") as taken:
+        assert taken is not None and taken.reason == "success fell; new product line"
+    loop.evolve("support", "new product line", dry_run=False, json=True)
+    assert told[1]["alert"] != alert.id, "asked after it was answered: an alert of its own"

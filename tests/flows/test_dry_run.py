@@ -1,0 +1,102 @@
+"""A dry run changes nothing: not the deployment's snapshot, not its training set, not its adapters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evoplane.settings import Settings
+from flows import candidates, dry_run, evolution, snapshot, training
+from flows.interventions import Proposal
+from registry import control, tenants
+from registry.manifest import Manifest, Policy
+from tests.flows.test_training_set import PASSED, config, trajectory  # noqa: F401  (fixture)
+
+PROPOSAL = Proposal(surface="policy", summary="s", diff="d", content={}, cost=0.0, risk="r")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file with its hash; locks are nobody's data."""
+    files = [f for f in folder.rglob("*") if f.is_file() and not f.name.endswith(".lock")]
+    return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files
+            if not f.name.startswith("control.sqlite")}  # fmt: skip
+
+
+@pytest.fixture
+def worked(config: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:  # noqa: F811
+    """A snapshot with its training set is there, and more was recorded since."""
+    tenants.create_agent(control.connect(config.control_db), "support", config.model.name, None, ())
+    rows = [trajectory(n, "Please stop order {} now.", f"A{n}0") for n in range(30)]
+
+    def write(_: Settings, agent: str, folder: Path) -> dict[str, int]:
+        lines = [json.dumps({"tools": {"c": []}, "records": r}) for r in rows]
+        (folder / "reward-rule.json").write_bytes(snapshot.rewards.encode(snapshot.rewards.DEFAULT_RULE))
+        (folder / "northwind.jsonl").write_text("\n".join(lines) + "\n")
+        return {"northwind": len(rows)}
+
+    monkeypatch.setattr(snapshot, "write", write)
+    snapshot.take(config, "support")
+    snapshot.pass_gate(config, "support", PASSED)
+    training.make_training_set(config, "support")
+    rows.append(trajectory(99, "Stop {} now!", "B990"))
+    return config
+
+
+class Evolution:
+    """Stands for `evolution.run`: takes the steps that could leave something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loaded: list[str] = []
+        self.snapshot, self.set, self.adapter = "", "", Path()
+        monkeypatch.setattr(evolution, "run", self.run)
+        monkeypatch.setattr(candidates.client, "load", lambda _, policy, probe: self.loaded.append(policy.path))
+        monkeypatch.setattr(dry_run.client, "unload", lambda _, name: self.loaded.clear() or True)
+        monkeypatch.setattr(training.process, "start", self.start)
+        monkeypatch.setattr(training.process, "stop", lambda started: None)
+        self.fails = False
+
+    def start(self, command: list[str], **_: Any) -> Any:
+        """Stands for the trainer."""
+        work = Path(command[-1]).parent
+        (work / "adapter").mkdir()
+        (work / "adapter" / "adapter_config.json").write_text("{}")
+        (work / "result.json").write_text(json.dumps({"digest": "sha256:0123456789abcdef"}))
+        return SimpleNamespace(returncode=0, wait=lambda timeout: 0)
+
+    def run(self, config: Settings, _: Any, agent: str, reason: str, work: evolution.Work, *, dry: bool) -> Any:  # noqa: F811
+        taken, cases = work.snapshot(config, agent)
+        work.quality(config, agent, cases)
+        made = work.train(config, agent, PROPOSAL)
+        manifest = Manifest(policy=Policy(base="m", served_name="m-c-1", adapter=made["digest"], path=made["path"]))
+        work.serve(config, manifest, made)
+        self.snapshot, self.set, self.adapter = taken.id, made["training_set"], config.var / made["path"]
+        assert dry and self.loaded and self.adapter.is_dir()
+        if self.fails:
+            raise RuntimeError("the power went")
+        work.withdraw(config, manifest)
+        return evolution.Evolved("No change", "nothing was better")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_snapshot_training_set_and_adapters_are_byte_for_byte_as_before(
+    worked: Settings, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    before = tree(worked.var)
+    assert any(name.endswith("trajectories.dvc") for name in before)
+    stage = Evolution(monkeypatch)
+    stage.fails = fails
+    monkeypatch.setattr(candidates.gate, "check", lambda rows, least: PASSED)
+    if fails:
+        with pytest.raises(RuntimeError, match="the power went"):
+            dry_run.evolve(worked, "support", "a test")
+    else:
+        assert dry_run.evolve(worked, "support", "a test")["state"] == "No change"
+    assert tree(worked.var) == before
+    assert not stage.loaded and not stage.adapter.exists()
+    mine = snapshot.directory_hash(worked.snapshots_dir / "support" / "trajectories")
+    assert stage.snapshot != mine, "what was recorded since was in the dry run's own snapshot"
