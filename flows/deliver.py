@@ -34,6 +34,7 @@ from registry import (
     candidates,
     control,
     decisions,
+    mlflow_approvals,
     pointers,
     serving,
     tenants,
@@ -131,30 +132,31 @@ def deliver(agent: str, version: str, skip_shadow: bool = False) -> Any:
     approvers, needed = set(tenants.get_agent(connection, agent).approvers), config.delivery.approvals_needed
     if len(approvers) < needed:
         why = f"{needed} must approve a promotion and the agent names {len(approvers)} approvers"
-        return _end(config, agent, version, "No approver", why, failed=True)
+        return end_delivery(config, agent, version, "No approver", why, failed=True)
     refused = load_policy(agent, version)
     if refused:
-        return _end(config, agent, version, "Not loadable", refused, failed=True)
+        return end_delivery(config, agent, version, "Not loadable", refused, failed=True)
     if not skip_shadow:
         shadowed = shadow_stage(agent, version)
         if shadowed.end != "pass":
-            return _end(config, agent, version, f"Shadow {shadowed.end}", shadowed.reason)
+            return end_delivery(config, agent, version, f"Shadow {shadowed.end}", shadowed.reason)
     tried = canary_stage(agent, version)
     if tried.end == "abort":
         return abort_canary(config, agent, version, tried)
     if tried.end == "inconclusive":
-        return _end(config, agent, version, "Inconclusive", f"canary paused: {tried.reason}")
+        return end_delivery(config, agent, version, "Inconclusive", f"canary paused: {tried.reason}")
     approval = ask(config, agent, version, champion, tried)
     if approval.status != "approved":
-        return _end(config, agent, version, approval.status.capitalize(), f"approval {approval.id}: {approval.reason}")
+        name, why = approval.status.capitalize(), f"approval {approval.id}: {approval.reason}"
+        return end_delivery(config, agent, version, name, why)
     try:
         promoted_at = promote(agent, version, approval.id, str(approval.decided_by), champion)
     except RegistryError as error:
-        return _end(config, agent, version, "Superseded", f"not promoted: {error}")
+        return end_delivery(config, agent, version, "Superseded", f"not promoted: {error}")
     try:
         return confirm(config, agent, version, champion, approval, promoted_at)
     except pointers.RouteChanged as error:
-        return _end(config, agent, version, "Superseded", f"not rolled back: {error}")
+        return end_delivery(config, agent, version, "Superseded", f"not rolled back: {error}")
 
 
 def confirm(
@@ -169,7 +171,7 @@ def confirm(
         seconds = serving.verify(config, agent, version)
     except serving.NotServed as error:
         roll_back(config, agent, champion, f"promotion did not take effect: {error}", "deliver", expected=version)
-        return _end(config, agent, version, "Not served", str(error), failed=True)
+        return end_delivery(config, agent, version, "Not served", str(error), failed=True)
     get_run_logger().info("the gateway answers with version %s (verified in %.2f s)", version, seconds)
     lineage = {"approver": str(approval.decided_by), "approval": approval.id}
     mirroring.tags(config, connection, agent, version, lineage)
@@ -177,10 +179,10 @@ def confirm(
     seen = watch_stage(agent, version, champion, promoted_at)
     if seen.end == "abort":
         roll_back(config, agent, champion, f"after promotion {seen.reason}", "deliver", expected=version)
-        return _end(config, agent, version, "Rolled back", seen.reason)
+        return end_delivery(config, agent, version, "Rolled back", seen.reason)
     if seen.end == "superseded":
-        return _end(config, agent, version, "Superseded", f"it was promoted; {seen.reason}")
-    return _end(config, agent, version, "Promoted", f"version {version} serves; watch: {seen.reason}")
+        return end_delivery(config, agent, version, "Superseded", f"it was promoted; {seen.reason}")
+    return end_delivery(config, agent, version, "Promoted", f"version {version} serves; watch: {seen.reason}")
 
 
 @task(persist_result=True, task_run_name="start {agent} {version}")
@@ -274,7 +276,10 @@ def ask(config: Settings, agent: str, version: str, champion: str, tried: StageR
     timeout_s = config.delivery.approval_timeout_s
     evidence = approval_evidence(config, agent, version, champion, tried)
     needed = config.delivery.approvals_needed
-    approval = approvals.request(connection, agent, version, evidence, timeout_s, str(flow_run.id), needed)
+    run = str(flow_run.id)
+    if all(known.flow_run_id != run for known in approvals.list_approvals(connection, agent)):
+        mlflow_approvals.begin(config, agent, version)
+    approval = approvals.request(connection, agent, version, evidence, timeout_s, run, needed)
     candidates.settle(connection, agent, version, "approval", approval.id)
     create_markdown_artifact(key=f"approval-{agent}", markdown=reports.approval_page(msgspec.to_builtins(approval)))
     if approval.status == "pending":
@@ -328,13 +333,13 @@ def abort_canary(config: Settings, agent: str, version: str, tried: StageResult)
     try:
         seconds = serving.verify(config, agent, champion)
     except serving.NotServed as error:
-        return _end(config, agent, version, "Not served", str(error), failed=True)
+        return end_delivery(config, agent, version, "Not served", str(error), failed=True)
     mirroring.aliases(config, connection, agent)
     why = f"{tried.reason}; version {champion} answers again (verified in {seconds:.2f} s)"
-    return _end(config, agent, version, "Canary aborted", why)
+    return end_delivery(config, agent, version, "Canary aborted", why)
 
 
-def _end(config: Settings, agent: str, version: str, name: str, message: str, failed: bool = False) -> Any:
+def end_delivery(config: Settings, agent: str, version: str, name: str, message: str, failed: bool = False) -> Any:
     """End the delivery under a name; only what needs an engineer is a failure."""
     connection = control.connect(config.control_db)
     end = _STATES.get(name)

@@ -24,14 +24,14 @@ from typing import Any, cast
 import httpx
 
 from evoplane.settings import Settings, settings
-from flows import automations, deliveries, environment  # noqa: F401  (before prefect)
+from flows import automations, awaiting, deliveries, environment  # noqa: F401  (before prefect)
 from flows.deliver import deliver, take_out
 from flows.evolve import evolve
 from flows.judging import judging, judging_all
 from flows.monitor import monitor, monitor_all
 from flows.replies import replies, replies_all
 from flows.rollback import rollback
-from registry import alerts, approvals, control, mlflow_approvals, pointers, prefect_runs, versions
+from registry import alerts, approvals, control, pointers, prefect_runs, versions
 
 from prefect import Flow, get_client, serve  # isort: skip
 from prefect.client.orchestration import SyncPrefectClient  # isort: skip
@@ -48,8 +48,6 @@ _QUICK = "--quick"
 _SIGNALS = "--signals"
 """Argument of the child process that serves judging and the reading of replies."""
 _PR_SET_PDEATHSIG = 1
-_APPROVALS_LOOK_S = 2.0
-_MLFLOW_LOOK_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -96,7 +94,7 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
     crash_orphans()
     give_back_alerts(config)
     threading.Thread(target=set_up, name="automations", daemon=True).start()
-    threading.Thread(target=follow_approvals, args=(config,), name="approvals", daemon=True).start()
+    threading.Thread(target=awaiting.follow, args=(config,), name="approvals", daemon=True).start()
     serve(
         _deployment(evolve, "evolve", description="find and prove an improvement"),
         _deployment(deliver, "deliver", description="shadow, canary, approval, promotion"),
@@ -104,40 +102,6 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
         pause_on_shutdown=False,
         print_starting_message=False,
     )
-
-
-def follow_approvals(config: Settings) -> None:
-    """Wherever people decide, the waiting run hears of it.
-
-    What was decided in the console, or by a command that could not reach Prefect, resumes its run here. Tags by which
-    people approve in MLflow are brought by its webhook; looking finds what that missed.
-    """
-    connection = control.connect(config.control_db)
-    told = {a.id for a in approvals.list_approvals(connection) if a.status != "pending"}
-    looked, installed = 0.0, False
-    while True:
-        try:
-            resume_decided(config, connection, told)
-            waits = any(a.status == "pending" for a in approvals.list_approvals(connection))
-            if waits and time.monotonic() - looked > _MLFLOW_LOOK_S:
-                looked = time.monotonic()
-                if not installed:
-                    _log.info("MLflow's webhook for approvals: %s", mlflow_approvals.install(config))
-                    installed = True
-                for outcome in mlflow_approvals.reconcile(config, connection):
-                    _log.info("approval by MLflow's tag: %s", outcome)
-        except Exception as error:  # MLflow or Prefect away, or busy: the next look is soon
-            _log.warning("approvals could not be followed: %s", error)
-        time.sleep(_APPROVALS_LOOK_S)
-
-
-def resume_decided(config: Settings, connection: sqlite3.Connection, told: set[str]) -> None:
-    """Resume the runs of approvals that were decided since the last look; `told` are those that need nothing more."""
-    for asked in approvals.list_approvals(connection):
-        if asked.id not in told and asked.status in ("approved", "rejected"):
-            if asked.flow_run_id is not None:
-                prefect_runs.resume_approval(config, asked)
-            told.add(asked.id)
 
 
 def serve_quick(config: Settings) -> None:
@@ -221,7 +185,7 @@ def take_up_deliveries(config: Settings) -> None:
     connection = control.connect(config.control_db)
     for agent in pointers.all_routes(connection):
         _mirror(config, agent)
-        open_runs = _open_deliveries(agent)
+        open_runs = awaiting.open_deliveries(agent)
         take_out_leftovers(connection, agent, set(open_runs.values()))
         for version in deliveries.under_way(connection, agent):
             if version not in open_runs.values():
@@ -238,16 +202,6 @@ def take_out_leftovers(connection: sqlite3.Connection, agent: str, delivered: se
     route = pointers.read_route(connection, agent)
     for version in {route.canary, route.shadow} - {None} - delivered:
         take_out(connection, agent, str(version), "its delivery was gone when the flows started")
-
-
-def _open_deliveries(agent: str) -> dict[str, str]:
-    """Flow run id -> version."""
-    types = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
-    wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=types)))
-    with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(flow_run_filter=wanted)
-    mine = [r for r in runs if r.parameters.get("agent") == agent and "version" in r.parameters]
-    return {str(r.id): r.parameters["version"] for r in mine}
 
 
 def _mirror(config: Settings, agent: str) -> None:

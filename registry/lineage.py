@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from registry.impact import Log
 from registry.tenants import RegistryError
 
 _STAGES = ("shadow", "canary", "watch")
+_NAMES = frozenset({"decision", "snapshot", "training_set", "approval", "approver"})
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,18 +49,24 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    connection: sqlite3.Connection, log: Log, event_id: str, agent: str | None = None, *, tenant: str | None = None
+    connection: sqlite3.Connection,
+    log: Log,
+    event_id: str,
+    agent: str | None = None,
+    *,
+    tenant: str | None = None,
+    whole: bool = True,
 ) -> Explanation:
     """Why did the agent say this? For any event, whatever became of the version that was behind it.
 
-    Ids are unique in a tenant's log, and may be another's as well: `tenant` says whose is meant. Raises
-    `RegistryError` for an event that does not exist, or is not `agent`'s.
+    Ids are unique in a tenant's log, and may be another's as well: `tenant` says whose is meant. `whole` is
+    `lineage`'s. Raises `RegistryError` for an event that does not exist, or is not `agent`'s.
     """
     answer = _answer(log, event_id, agent, tenant)
     if answer.agent_version not in pointers.versions(connection, answer.agent):
         said = f"{_what(answer)}, by version {answer.agent_version}, which was never registered: the model as it is"
         return Explanation(answer=answer, chain=[], state="unregistered", because=[said])
-    chain = lineage(connection, answer.agent, answer.agent_version)
+    chain = lineage(connection, answer.agent, answer.agent_version, whole=whole)
     state = _state(connection, answer.agent, answer.agent_version)
     because = [
         f"{_what(answer)}, as {answer.role}, by version {answer.agent_version}",
@@ -69,10 +77,11 @@ def explain(
     return Explanation(answer=answer, chain=chain, state=state, because=because)
 
 
-def lineage(connection: sqlite3.Connection, agent: str, version: str) -> list[dict[str, Any]]:
+def lineage(connection: sqlite3.Connection, agent: str, version: str, *, whole: bool = True) -> list[dict[str, Any]]:
     """The version and its ancestors, newest first; each with intervention, evidence, stages, approval and service.
 
-    Raises `RegistryError` for a version the agent never had.
+    Not `whole`, it is without the texts and figures that were written about all tenants together: what happened, when
+    and by whom remains. Raises `RegistryError` for a version the agent never had.
     """
     known = pointers.versions(connection, agent)
     by_id = {a.id: a for a in approvals.list_approvals(connection, agent)}
@@ -106,7 +115,26 @@ def lineage(connection: sqlite3.Connection, agent: str, version: str) -> list[di
             }
         )
         label = entry.parent
-    return chain
+    return chain if whole else [_narrow(step) for step in chain]
+
+
+def without_figures(lineage: Mapping[str, str]) -> dict[str, str]:
+    """Of what a version's lineage says, the ids and people: the rest was counted over all tenants, or quotes them."""
+    return {key: value for key, value in lineage.items() if key in _NAMES}
+
+
+def _narrow(step: dict[str, Any]) -> dict[str, Any]:
+    decision, approval = step["decision"], step["approval"]
+    return {
+        **step,
+        "description": "",
+        "evidence": without_figures(step["evidence"]),
+        "decision": decision and {**decision, "reason": ""},
+        "stages": [{**stage, "reason": ""} for stage in step["stages"]],
+        "served": [{**period, "why": "", "ended_by": ""} for period in step["served"]],
+        "approval": approval
+        and {**approval, "reason": "", "grants": [{**grant, "reason": ""} for grant in approval["grants"]]},
+    }
 
 
 def _answer(log: Log, event_id: str, agent: str | None, tenant: str | None) -> Answer:
@@ -190,24 +218,30 @@ def _what(answer: Answer) -> str:
 
 
 def _sentences(step: dict[str, Any]) -> list[str]:
-    lines = [f"version {step['version']} is {step['intervention']}: {step['description'] or 'without a description'}"]
+    lines = [f"version {step['version']} is {step['intervention']}" + _because(step["description"])]
     if step["parent"]:
         lines[0] += f" (from version {step['parent']})"
     if step["decision"]:
         decision = step["decision"]
-        lines.append(f"chosen by decision {decision['id']} at {decision['at']}: {decision.get('reason', '')}")
+        chosen = f"chosen by decision {decision['id']} at {decision['at']}"
+        lines.append(chosen + _because(decision.get("reason", "")))
     if step["evidence"].get("snapshot"):
         gate = step["evidence"].get("data_gate", "not recorded")
         lines.append(f"on snapshot {step['evidence']['snapshot']}; data gate {gate}")
-    lines += [f"{s['stage']} {s['end']} at {s['at']}: {s['reason']}" for s in step["stages"]]
+    lines += [f"{s['stage']} {s['end']} at {s['at']}" + _because(s["reason"]) for s in step["stages"]]
     approval = step["approval"]
     if approval:
         lines.append(f"approval {approval['id']} is {approval['status']}")
         for grant in approval["grants"]:
             proof = f"proven by {grant['key_id']}" if grant["authenticated"] else "name as typed"
-            why = f": {grant['reason']}" if grant["reason"] else ""
-            lines.append(f"{grant['decision']} by {grant['by']} ({proof}, {grant['channel']}, {grant['at']}){why}")
+            said = f"{grant['decision']} by {grant['by']} ({proof}, {grant['channel']}, {grant['at']})"
+            lines.append(said + _because(grant["reason"]))
     for period in step["served"]:
-        ended = f" until {period['until']} ({period['ended_by']})" if period["until"] else ", and still does"
+        by = f" ({period['ended_by']})" if period["ended_by"] else ""
+        ended = f" until {period['until']}{by}" if period["until"] else ", and still does"
         lines.append(f"served everybody from {period['since']} ({period['action']} by {period['actor']}){ended}")
     return lines
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import httpx
 import msgspec
 
 from evoplane.settings import Settings
@@ -35,6 +37,11 @@ _FORM = re.compile(r"\s*(approved?|rejected?)\s+by\s+([A-Za-z0-9_.@-]{2,80})\s*(
 _TOLERANCE_S = 300.0
 _MAX_TAG_CHARS = 500
 _TIME_DIGITS = 12
+_SET_TAG = "/api/2.0/mlflow/model-versions/set-tag"
+_DELETE_TAG = "/api/2.0/mlflow/model-versions/delete-tag"
+_ANSWER_TIMEOUT_S = 10.0
+
+_log = logging.getLogger("registry.mlflow_approvals")
 
 
 class BadSignature(Exception):
@@ -61,25 +68,37 @@ def apply(config: Settings, connection: sqlite3.Connection, agent: str, version:
 
     A decision that is refused changes nothing; the refusal is audited and shown on the version.
     """
-    waiting = [a for a in approvals.list_approvals(connection, agent) if a.version == version]
-    asked = next((a for a in reversed(waiting) if approvals.get(connection, a.id).status == "pending"), None)
-    if asked is None or _heard(connection, asked, value):
-        return None
-    try:
-        said = read(value)
-        rules = Policies.load(config.policies_dir)
-        done, changed = approvals.decide(
-            connection, asked.id, said.decision, said.by, CHANNEL, said.reason, policies=rules
-        )
-    except RegistryError as error:
-        audit.append(connection, CHANNEL, "approval.refused", asked.id, {"why": str(error), "tag": value})
-        return f"refused: {error}"
-    audit.append(connection, CHANNEL, "approval.tag", asked.id, {"tag": value})
-    if done.status in ("approved", "rejected") and done.flow_run_id:
-        prefect_runs.resume_approval(config, done)
+    with control.transaction(connection):  # the webhook and a look may find the same tag at the same time
+        waiting = [a for a in approvals.list_approvals(connection, agent) if a.version == version]
+        asked = next((a for a in reversed(waiting) if approvals.get(connection, a.id).status == "pending"), None)
+        if asked is None or _heard(connection, asked, value):
+            return None
+        try:
+            said = read(value)
+            rules = Policies.load(config.policies_dir)
+            done, changed = approvals.decide(
+                connection, asked.id, said.decision, said.by, CHANNEL, said.reason, policies=rules
+            )
+        except RegistryError as error:
+            audit.append(connection, CHANNEL, "approval.refused", asked.id, {"why": str(error), "tag": value})
+            return f"refused: {error}"
+        audit.append(connection, CHANNEL, "approval.tag", asked.id, {"tag": value})
     if not changed:
         return f"already said by {said.by}; nothing changed"
+    if done.status in ("approved", "rejected") and done.flow_run_id:
+        prefect_runs.resume_soon(config, done)
     return done.status if done.status != "pending" else f"approved by {said.by}; {done.missing} more must approve"
+
+
+def begin(config: Settings, agent: str, version: str) -> None:
+    """Take away what an earlier delivery of the version left: its tags say nothing about this one."""
+    for key in (TAG, RECORD_TAG):
+        body = {"name": agent, "version": version, "key": key}
+        try:
+            httpx.request("DELETE", f"{config.mlflow_url}{_DELETE_TAG}", json=body, timeout=_ANSWER_TIMEOUT_S)
+        except httpx.HTTPError as error:  # what was acted on once is not acted on again by looking (`_old`)
+            _log.warning("MLflow keeps the old tags of %s version %s: %s", agent, version, error)
+            return
 
 
 def reconcile(config: Settings, connection: sqlite3.Connection) -> list[str]:
@@ -88,15 +107,24 @@ def reconcile(config: Settings, connection: sqlite3.Connection) -> list[str]:
     for asked in approvals.list_approvals(connection):
         if approvals.get(connection, asked.id).status == "pending":
             value = tracking.client(config).get_model_version(asked.agent, asked.version).tags.get(TAG)
-            if value and (outcome := apply(config, connection, asked.agent, asked.version, value)) is not None:
+            if not value or _old(connection, asked, value):
+                continue
+            if (outcome := apply(config, connection, asked.agent, asked.version, value)) is not None:
                 answer(config, asked.agent, asked.version, outcome)
                 outcomes.append(outcome)
     return outcomes
 
 
 def answer(config: Settings, agent: str, version: str, outcome: str) -> None:
-    """Show on the version what came of the tag."""
-    tracking.client(config).set_model_version_tag(agent, version, RECORD_TAG, outcome[:_MAX_TAG_CHARS])
+    """Show on the version what came of the tag. By REST: MLflow's client has no place in a gateway's process.
+
+    That MLflow does not take it changes nothing about the decision.
+    """
+    body = {"name": agent, "version": version, "key": RECORD_TAG, "value": outcome[:_MAX_TAG_CHARS]}
+    try:
+        httpx.post(f"{config.mlflow_url}{_SET_TAG}", json=body, timeout=_ANSWER_TIMEOUT_S).raise_for_status()
+    except httpx.HTTPError as error:
+        _log.warning("MLflow does not show what came of the tag of %s version %s: %s", agent, version, error)
 
 
 def receive(config: Settings, headers: Mapping[bytes, bytes], body: bytes) -> str | None:
@@ -107,11 +135,15 @@ def receive(config: Settings, headers: Mapping[bytes, bytes], body: bytes) -> st
     tagged = (message.get("entity"), message.get("action")) == ("model_version_tag", "set")
     if not tagged or data.get("key") != TAG:
         return None
+    agent, version = str(data["name"]), str(data["version"])
     connection = control.connect(config.control_db)
     try:
-        return apply(config, connection, str(data["name"]), str(data["version"]), str(data["value"]))
+        outcome = apply(config, connection, agent, version, str(data["value"]))
     finally:
         connection.close()
+    if outcome is not None:
+        answer(config, agent, version, outcome)
+    return outcome
 
 
 def verify(key: str, headers: Mapping[bytes, bytes], body: bytes) -> None:
@@ -157,8 +189,20 @@ def secret(config: Settings) -> str:
 
 
 def _heard(connection: sqlite3.Connection, asked: approvals.Approval, value: str) -> bool:
-    """Was this tag acted on before? It stays on the version, and every look finds it again."""
-    return any(
-        entry.action in ("approval.tag", "approval.refused") and entry.detail.get("tag") == value
-        for entry in audit.entries(connection, asked.id)
-    )
+    """Was this tag acted on since the approval was asked for on this evidence? MLflow repeats its messages."""
+    heard = False
+    for entry in audit.entries(connection, asked.id):
+        if entry.action == "approval.adopted":
+            heard = False
+        heard = heard or _acted(entry, value)
+    return heard
+
+
+def _old(connection: sqlite3.Connection, asked: approvals.Approval, value: str) -> bool:
+    """Was this tag acted on for any delivery of the version? It stays on it, and every look finds it again."""
+    every = [a.id for a in approvals.list_approvals(connection, asked.agent) if a.version == asked.version]
+    return any(_acted(entry, value) for id in every for entry in audit.entries(connection, id))
+
+
+def _acted(entry: audit.Entry, value: str) -> bool:
+    return entry.action in ("approval.tag", "approval.refused") and entry.detail.get("tag") == value

@@ -22,6 +22,7 @@ _ATTEMPTS = 8
 _RETRY_PAUSE_S = 1.0
 _SUSPENSION_WAIT_S = 60.0
 """How long a decided approval waits for its run to have suspended: the record is written just before."""
+_SOON_S = 5.0
 _FORM_ATTEMPTS = 3
 """Prefect stores a form just after it suspends the run; until then it refuses every answer."""
 
@@ -69,23 +70,37 @@ def wait_for_run(config: Settings, flow_run_id: str, timeout_s: float = 600) -> 
     raise RegistryError(f"run {flow_run_id} did not end within {timeout_s:.0f} s")
 
 
-def resume_approval(config: Settings, approval: Approval) -> dict[str, Any]:
+def resume_approval(config: Settings, approval: Approval, wait_s: float = _SUSPENSION_WAIT_S) -> dict[str, Any]:
     """Tell the run that waits for this approval what was decided; without a decision yet it waits on (`WAITING`)."""
     if approval.status == "pending":
         return {"status": "WAITING", "state": None}
     assert approval.flow_run_id is not None and approval.decided_by is not None
     decision: Decision = "approve" if approval.status == "approved" else "reject"
     answer = {"decision": decision, "reviewer": approval.decided_by, "note": approval.reason or ""}
-    return resume_run(config, approval.flow_run_id, answer)
+    return resume_run(config, approval.flow_run_id, answer, wait_s)
 
 
-def resume_run(config: Settings, flow_run_id: str, run_input: Mapping[str, Any]) -> dict[str, Any]:
+def resume_soon(config: Settings, approval: Approval) -> dict[str, Any]:
+    """`resume_approval` for whoever has just decided: the record stands, whether or not Prefect answers.
+
+    If it does not, the status is `LATER`: the flows tell the run when both are back. A run that is not suspended is
+    not waited for long: it was told already, or the flows tell it when it is.
+    """
+    try:
+        return resume_approval(config, approval, _SOON_S)
+    except RegistryError as error:
+        return {"status": "LATER", "state": None, "why": str(error)}
+
+
+def resume_run(
+    config: Settings, flow_run_id: str, run_input: Mapping[str, Any], wait_s: float = _SUSPENSION_WAIT_S
+) -> dict[str, Any]:
     """Resume a suspended run with its form filled in; returns {"status", "state"}.
 
     A run that already went on is left alone (status "ABORT"). Raises `RegistryError` when Prefect refuses
     the form: it answers 200 with the status REJECT.
     """
-    deadline = time.monotonic() + _SUSPENSION_WAIT_S
+    deadline = time.monotonic() + wait_s
     while True:
         row = read_run(config, flow_run_id)
         if row["state_type"] == "PAUSED":

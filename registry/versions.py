@@ -25,6 +25,8 @@ from registry.tenants import RegistryError
 
 _MAX_TAG_CHARS = 4000
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_SHOWN_AS = {"approval": "approval_id"}
+"""Lineage by another name in MLflow: the tag `approval` there is what a person says (`registry.mlflow_approvals`)."""
 ALIASES = ("champion", "previous", "canary", "shadow")
 
 
@@ -98,7 +100,7 @@ def tag(config: Settings, connection: sqlite3.Connection, agent: str, version: s
     pointers.put_version(connection, msgspec.structs.replace(known, lineage={**known.lineage, **tags}))
     mlflow = tracking.client(config)
     for key, value in tags.items():
-        mlflow.set_model_version_tag(agent, version, key, str(value)[:_MAX_TAG_CHARS])
+        mlflow.set_model_version_tag(agent, version, _SHOWN_AS.get(key, key), str(value)[:_MAX_TAG_CHARS])
 
 
 def mirror_aliases(config: Settings, connection: sqlite3.Connection, agent: str) -> dict[str, str]:

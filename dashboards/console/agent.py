@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dashboards.console import narrow
 from dashboards.console.charts import Node, Point, interval_line, version_graph
 from dashboards.reading import CaseReader, served
 from evaluators import corrections, diagnosis
@@ -64,8 +65,8 @@ _MOVES = ("promote", "rollback", "canary.start", "canary.stop", "shadow.start", 
 _HISTORY = 30
 
 
-def overview(connection: sqlite3.Connection, name: str) -> Overview:
-    """Raises `RegistryError` for an agent that does not exist."""
+def overview(connection: sqlite3.Connection, name: str, whole: bool) -> Overview:
+    """Not `whole`, it is what `narrow` leaves. Raises `RegistryError` for an agent that does not exist."""
     agent = tenants.get_agent(connection, name)
     route = pointers.all_routes(connection).get(name)
     versions = [_version(connection, route, v) for v in pointers.versions(connection, name).values()]
@@ -83,25 +84,37 @@ def overview(connection: sqlite3.Connection, name: str) -> Overview:
     ]
     waiting = [approvals.get(connection, a.id) for a in approvals.list_approvals(connection, name)]
     entries = [e for e in audit.entries(connection, name) if e.action in _MOVES]
+    decided = list(reversed(decisions.list_decisions(connection, name)))[:10]
+    moves = list(reversed(entries))[:_HISTORY]
+    if not whole:
+        versions = [_narrow(v) for v in versions]
+        waiting = [narrow.approval(a) for a in waiting]
+        decided, moves = [narrow.decision(d) for d in decided], [narrow.entry(e) for e in moves]
     return Overview(
         agent=agent,
         route=route,
         versions=versions,
         graph=version_graph(nodes),
         pending=[a for a in waiting if a.status == "pending"],
-        decisions=list(reversed(decisions.list_decisions(connection, name)))[:10],
-        history=list(reversed(entries))[:_HISTORY],
+        decisions=decided,
+        history=moves,
         canary=canaries.running(connection, name),
     )
 
 
-def version(connection: sqlite3.Connection, name: str, label: str) -> Version:
-    """Raises `RegistryError` for a version that does not exist."""
+def version(connection: sqlite3.Connection, name: str, label: str, whole: bool) -> Version:
+    """Not `whole`, it is what `narrow` leaves. Raises `RegistryError` for a version that does not exist."""
     known = pointers.versions(connection, name)
     if label not in known:
         raise RegistryError(f"{name} has no version {label!r}")
     found = _version(connection, pointers.all_routes(connection).get(name), known[label])
-    return found._replace(approval=_approvals(connection, name).get(label))
+    found = found._replace(approval=_approvals(connection, name).get(label))
+    return found if whole else _narrow(found)
+
+
+def _narrow(found: Version) -> Version:
+    asked = narrow.approval(found.approval) if found.approval is not None else None
+    return found._replace(version=narrow.version(found.version), state_why="", approval=asked)
 
 
 def _approvals(connection: sqlite3.Connection, agent: str) -> dict[str, Approval]:
@@ -202,7 +215,7 @@ class AgentReader:
         chart = interval_line(
             points, title="canary minus champion, success", low=-1.0, high=1.0, mark=0.0, mark_label="no difference"
         )
-        return CanaryView(canary, test.verdict(), chart)
+        return CanaryView(narrow.canary(canary, seen), test.verdict(), chart)
 
 
 def _buckets(cases: Sequence[Case], holds: Any, alpha: float) -> list[Point]:

@@ -17,12 +17,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from dashboards.console import agent as agents
-from dashboards.console import credit, watching
+from dashboards.console import credit, narrow, watching
 from dashboards.console import trajectory as trajectories
 from dashboards.console.access import LIFETIME_S, Logins, Refused, Viewer
 from evoplane import __version__
 from evoplane.settings import Settings
-from registry import alerts, approvals, control, decisions, lineage, pointers, tenants
+from registry import alerts, approvals, canaries, control, decisions, lineage, pointers, tenants
 from registry.policies import Policies
 from registry.tenants import RegistryError
 from services.proxy.engines.base import StorageFailed
@@ -165,12 +165,15 @@ def create_app(config: Settings) -> FastAPI:
         """Nobody approves what they may not read: an approver sees the whole change."""
         return _sees_all(who) or (who.may_approve and who.name in asked.approvers)
 
+    def _readable(who: Viewer, asked: approvals.Approval) -> approvals.Approval:
+        return asked if _reads_evidence(who, asked) else narrow.approval(asked)
+
     # -- agents
 
     @app.get("/", response_class=HTMLResponse)
     def home(request: Request, who: Viewer = logged_in) -> Response:
         with database() as connection:
-            rows = [agents.overview(connection, name) for name in sorted(who.agents)]
+            rows = [agents.overview(connection, name, _sees_all(who)) for name in sorted(who.agents)]
         if len(rows) == 1:
             return RedirectResponse(f"/agents/{rows[0].agent.name}", 303)
         return page(request, "home", who, agents=rows)
@@ -179,11 +182,11 @@ def create_app(config: Settings) -> FastAPI:
     def agent_page(request: Request, name: str, who: Viewer = logged_in) -> Response:
         _may_see(name in who.agents)
         with database() as connection:
-            found = agents.overview(connection, name)
+            found = agents.overview(connection, name, _sees_all(who))
         newest = _newest(who, name, None, None)
         urls = {"mlflow": config.mlflow_url, "prefect": config.prefect_api_url.removesuffix("/api"),
                 "evidently": config.evidently_url}  # fmt: skip
-        return page(request, "agent", who, found=found, newest=newest, urls=urls)
+        return page(request, "agent", who, found=found, newest=newest, urls=urls, whole=_sees_all(who))
 
     @app.get("/agents/{name}/parts/quality", response_class=HTMLResponse)
     def quality_part(request: Request, name: str, who: Viewer = logged_in) -> Response:
@@ -197,7 +200,7 @@ def create_app(config: Settings) -> FastAPI:
     def canary_part(request: Request, name: str, who: Viewer = logged_in) -> Response:
         _may_see(name in who.agents)
         with database() as connection:
-            running = agents.overview(connection, name).canary
+            running = canaries.running(connection, name)
         found = seen.canary(running, who.tenants) if running is not None else None
         return page(request, "canary", who, name=name, found=found)
 
@@ -212,14 +215,15 @@ def create_app(config: Settings) -> FastAPI:
     @app.get("/agents/{name}/versions/{label}", response_class=HTMLResponse)
     def version_page(request: Request, name: str, label: str, who: Viewer = logged_in) -> Response:
         _may_see(name in who.agents)
+        whole = _sees_all(who)
         with database() as connection:
-            found = agents.version(connection, name, label)
-            chain = lineage.lineage(connection, name, label)
+            found = agents.version(connection, name, label, whole)
+            chain = lineage.lineage(connection, name, label, whole=whole)
             decided = found.version.lineage.get("decision")
             decision = decisions.get(connection, decided) if decided else None
-        return page(
-            request, "version", who, name=name, found=found, chain=chain, decision=decision, whole=_sees_all(who)
-        )
+        if decision is not None and not whole:
+            decision = narrow.decision(decision)
+        return page(request, "version", who, name=name, found=found, chain=chain, decision=decision, whole=whole)
 
     # -- trajectories
 
@@ -283,7 +287,7 @@ def create_app(config: Settings) -> FastAPI:
         place = next((t for t in sorted(who.tenants) if reader.record(t, id) is not None), None)
         _may_see(place is not None)
         with database() as connection:
-            found = lineage.explain(connection, reader, id, tenant=place)
+            found = lineage.explain(connection, reader, id, tenant=place, whole=_sees_all(who))
         _may_see(found.answer.agent in who.agents)
         return page(request, "why", who, found=found, tenant=place)
 
@@ -294,7 +298,8 @@ def create_app(config: Settings) -> FastAPI:
         with database() as connection:
             pending = _pending(connection, who)
             known = [a for a in approvals.list_approvals(connection) if a.agent in who.agents and a.status != "pending"]
-        return page(request, "approvals", who, pending=pending, decided=list(reversed(known))[:30])
+        shown = [_readable(who, a) for a in reversed(known[-30:])]
+        return page(request, "approvals", who, pending=[_readable(who, a) for a in pending], decided=shown)
 
     @app.get("/approvals/{id}", response_class=HTMLResponse)
     def approval_page(request: Request, id: str, who: Viewer = logged_in, said: str = "") -> Response:
@@ -303,7 +308,7 @@ def create_app(config: Settings) -> FastAPI:
             _may_see(found.agent in who.agents)
             approvers = tenants.get_agent(connection, found.agent).approvers
         return page(
-            request, "approval", who, found=found, approvers=approvers, said=said, problem="",
+            request, "approval", who, found=_readable(who, found), approvers=approvers, said=said, problem="",
             whole=_reads_evidence(who, found),
         )  # fmt: skip
 
@@ -331,8 +336,8 @@ def create_app(config: Settings) -> FastAPI:
             with database() as connection:
                 found = approvals.get(connection, id)
             return page(
-                request, "approval", who, 409, found=found, approvers=found.approvers, said="", problem=str(error),
-                whole=_reads_evidence(who, found),
+                request, "approval", who, 409, found=_readable(who, found), approvers=found.approvers, said="",
+                problem=str(error), whole=_reads_evidence(who, found),
             )  # fmt: skip
         said = "recorded" if changed else "already"
         return RedirectResponse(f"/approvals/{found.id}?said={said}", 303)

@@ -92,8 +92,10 @@ def _decide(id: str, decision: Literal["approved", "rejected"], by: str | None, 
         connection, id, decision, _signer(connection, by), "cli", reason, os_user=user, policies=rules
     )
     resumed: Any = None
-    if approval.flow_run_id:
-        resumed = prefect_runs.resume_approval(config, approval)
+    if approval.flow_run_id and changed:
+        resumed = prefect_runs.resume_soon(config, approval)
+        if resumed["status"] == "LATER" and not json:
+            err.print(f"recorded; its run hears of it when Prefect is back ({resumed['why']})", style="yellow")
     if not changed and not json:
         said = ", ".join(grant.by for grant in approval.grants)
         err.print(f"already {approval.status} by {approval.decided_by or said}; nothing changed", style="yellow")

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from evoplane.settings import Settings, SettingsError
+from services.gateway import traces_out
 from services.gateway.a2a import a2a
 from services.gateway.approvals import mlflow_approval
 from services.gateway.asgi import (
@@ -183,7 +184,12 @@ async def _openapi(gateway: Gateway, request: Request, send: Send) -> None:
 async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
     control = gateway.control
     text = gateway.metrics.render(
-        gateway.store, gateway.shadow, len(gateway.sessions), control.picture.routes, control.age_s
+        gateway.store,
+        gateway.shadow,
+        len(gateway.sessions),
+        control.picture.routes,
+        control.age_s,
+        traces_out.read(gateway.settings.var),
     )
     await respond(send, 200, text.encode(), _TEXT)
 

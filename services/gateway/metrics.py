@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from registry.pointers import Route
+from services.gateway.traces_out import Counts
 from services.proxy.store import EventStore
 from services.router.shadow import ShadowMirror
 
@@ -48,7 +49,13 @@ class Metrics:
                 self.tokens[agent, version, direction] += count
 
     def render(
-        self, store: EventStore, shadow: ShadowMirror, sessions: int, routes: Mapping[str, Route], control_age_s: float
+        self,
+        store: EventStore,
+        shadow: ShadowMirror,
+        sessions: int,
+        routes: Mapping[str, Route],
+        control_age_s: float,
+        traces: Counts,
     ) -> str:
         counters = store.counters
         lines = [
@@ -88,6 +95,8 @@ class Metrics:
             *_one("shadow_dropped_total", "counter", "Mirrored requests for which there was no room.", shadow.dropped),
             *_one("shadow_calls_answered_total", "counter", "A shadow's calls the tape answered.", shadow.answered),
             *_one("shadow_calls_refused_total", "counter", "A shadow's calls that nothing ran.", shadow.refused),
+            *_one("traces_taken_total", "counter", "Trajectories that the collector took.", traces.taken),
+            *_one("traces_refused_total", "counter", "Trajectories that the collector will not take.", traces.refused),
             *_one("store_jobs_total", "counter", "Exchanges given to the event log.", counters.jobs),
             *_one("store_commits_total", "counter", "Commits of the event log.", counters.commits),
             *_one("store_commit_seconds_total", "counter", "Time in commits.", f"{counters.commit_seconds:.6f}"),

@@ -17,6 +17,8 @@ from dashboards.traces import mirror
 from dashboards.traces.forward import forward
 from dashboards.traces.otlp import request, traces
 from evoplane.settings import Settings, SettingsError
+from services.gateway import traces_out
+from services.gateway.traces_out import Counts
 from services.proxy.drafts import Close
 from services.proxy.reader import StoreReader, open_reader
 from services.proxy.store import open_store
@@ -28,14 +30,17 @@ from tests.proxy.drafting import CONTEXT, event
 class Collector(BaseHTTPRequestHandler):
     got: list[ExportTraceServiceRequest]
     status = 200
+    never = ""
+    """A trajectory with which it takes no request."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        if type(self).status == 200:
+        status = 400 if type(self).never and type(self).never.encode() in body else type(self).status
+        if status == 200:
             message = ExportTraceServiceRequest()
             message.ParseFromString(body)
             type(self).got.append(message)
-        self.send_response(type(self).status)
+        self.send_response(status)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -81,6 +86,31 @@ def test_what_the_collector_refused_is_sent_again(collector: tuple[str, type[Col
     kind.status = 200
     assert forward(config) == 6
     assert len(set(told(kind))) == 6
+
+
+def test_what_the_collector_never_takes_is_dropped_and_counted_and_the_rest_goes_on(
+    collector: tuple[str, type[Collector]], tmp_path: Path
+) -> None:
+    url, kind = collector
+    kind.never = "tr_acme_1"
+    config = with_collector(made(tmp_path, conversations=3), url)
+    assert forward(config) == 5
+    assert sorted(told(kind)) == ["tr_acme_0", "tr_acme_2", "tr_other_0", "tr_other_1", "tr_other_2"]
+    assert traces_out.read(config.var) == Counts(taken=5, refused=1)
+    assert forward(config) == 0  # it is not asked again
+    assert traces_out.read(config.var) == Counts(taken=5, refused=1)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500])
+def test_what_the_operator_can_mend_drops_nothing(
+    collector: tuple[str, type[Collector]], tmp_path: Path, status: int
+) -> None:
+    url, kind = collector
+    config = with_collector(made(tmp_path, conversations=1), url)
+    kind.status = status
+    with pytest.raises(httpx.HTTPStatusError):
+        forward(config)
+    assert traces_out.read(config.var) == Counts()
 
 
 def test_a_header_without_its_variable_is_named(tmp_path: Path) -> None:

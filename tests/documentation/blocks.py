@@ -8,12 +8,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-_BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def fenced(page: Path) -> list[tuple[str, str]]:
+    """The page's fenced blocks as (language, text); without a language it is empty."""
+    return _BLOCK.findall(page.read_text())
 
 
 def blocks(page: Path, language: str) -> list[str]:
     """The page's fenced blocks in this language."""
-    return [text for found, text in _BLOCK.findall(page.read_text()) if found == language]
+    return [text for found, text in fenced(page) if found == language]
 
 
 def block(page: Path, language: str) -> str:

@@ -160,7 +160,7 @@ def test_case_27_a_canary_without_traffic_is_paused_and_neither_promoted_nor_fai
     route = pointers.read_route(connection, AGENT)
     assert (route.champion, route.canary) == ("1", None)
     assert [c.state for c in canaries.list_canaries(connection, AGENT)] == ["paused"]
-    assert delivery._end(config, AGENT, "2", "Inconclusive", ended.reason).name == "Inconclusive"
+    assert delivery.end_delivery(config, AGENT, "2", "Inconclusive", ended.reason).name == "Inconclusive"
     candidate = candidates.get(connection, AGENT, "2")
     assert candidate is not None and candidate.state == "paused"
 
@@ -188,6 +188,7 @@ def test_case_28_what_is_not_served_is_taken_back(
             raise serving.NotServed("one gateway still says 1")
         return 0.1
 
+    monkeypatch.setattr(delivery.telling.prefect_runs, "emit_event", lambda *_: None)
     monkeypatch.setattr(delivery.serving, "verify", verify)
     monkeypatch.setattr(delivery.mirroring, "aliases", lambda *_: True)
     monkeypatch.setattr(delivery.mirroring, "tags", lambda *_: True)

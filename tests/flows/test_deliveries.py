@@ -13,7 +13,7 @@ import pytest
 import flows.deliver as delivery
 from evaluators.canary import Outcome
 from evoplane.settings import Settings
-from flows import deliveries, exposure, mirroring, serve, telling
+from flows import awaiting, deliveries, exposure, mirroring, serve, telling
 from flows.exposure import StageResult
 from registry import approvals, audit, canaries, candidates, control, pointers, tenants, versions
 from registry.manifest import AgentVersion, Manifest, Policy
@@ -230,18 +230,55 @@ def test_mirroring_says_whether_mlflow_answered(
     assert not mirroring.aliases(config, connection, AGENT)
 
 
+@pytest.fixture
+def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """(run, status of its approval), of every run that was told."""
+    told: list[tuple[str, str]] = []
+
+    def resume(_: Settings, asked: approvals.Approval) -> None:
+        told.append((str(asked.flow_run_id), asked.status))
+
+    monkeypatch.setattr(awaiting.prefect_runs, "resume_approval", resume)
+    return told
+
+
 def test_what_was_decided_anywhere_resumes_its_run_once(
-    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    config: Settings, connection: sqlite3.Connection, resumed: list[tuple[str, str]]
 ) -> None:
-    resumed: list[str] = []
-    monkeypatch.setattr(serve.prefect_runs, "resume_approval", lambda _, asked: resumed.append(str(asked.flow_run_id)))
     asked = approvals.request(connection, AGENT, "2", {}, 60, "run-1")
     told: set[str] = set()
-    serve.resume_decided(config, connection, told)
+    awaiting.resume_decided(config, connection, told)
     approvals.decide(connection, asked.id, "approved", "dana", "console")
     for _ in range(2):
-        serve.resume_decided(config, connection, told)
-    assert resumed == ["run-1"]
+        awaiting.resume_decided(config, connection, told)
+    assert resumed == [("run-1", "approved")]
+
+
+def test_a_run_whose_time_is_up_is_told_so(
+    config: Settings, connection: sqlite3.Connection, resumed: list[tuple[str, str]]
+) -> None:
+    approvals.request(connection, AGENT, "2", {}, 0, "run-1")
+    awaiting.resume_decided(config, connection, set())
+    assert resumed == [("run-1", "expired")]
+
+
+@pytest.mark.parametrize(("open_runs", "state"), [({"run-1": "2"}, "approval"), ({}, "expired")])
+def test_a_delivery_whose_approval_expired_ends_although_its_run_is_gone(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, open_runs: Any, state: str
+) -> None:
+    monkeypatch.setattr(awaiting, "open_deliveries", lambda _: open_runs)
+    monkeypatch.setattr(delivery.mirroring, "tags", lambda *_: True)
+    monkeypatch.setattr(delivery.policies, "retire", lambda *_: [])
+    for step in ("accepted", "canary", "approval"):
+        candidates.move(connection, AGENT, "2", step)  # type: ignore[arg-type]
+    asked = approvals.request(connection, AGENT, "2", {}, 0, "run-1")
+    assert approvals.get(connection, asked.id).status == "expired"
+    for _ in range(2):
+        awaiting.end_expired(config, connection)
+    known = candidates.get(connection, AGENT, "2")
+    assert known is not None and known.state == state
+    ended = [e.detail["outcome"] for e in audit.entries(connection, AGENT) if e.action == "delivery.ended"]
+    assert ended == (["Expired"] if state == "expired" else [])
 
 
 class Suspended(Exception):
@@ -294,6 +331,7 @@ def delivering(config: Settings, connection: sqlite3.Connection, monkeypatch: py
     monkeypatch.setattr(delivery, "flow_run", SimpleNamespace(id="run-1"))
     monkeypatch.setattr(delivery.mirroring, "tags", lambda *_: True)
     monkeypatch.setattr(delivery.mirroring, "aliases", lambda *_: True)
+    monkeypatch.setattr(delivery.mlflow_approvals, "begin", lambda *_: happened.append("tags taken away"))
     monkeypatch.setattr(delivery.policies, "retire", lambda *_: [])
     monkeypatch.setattr(delivery.serving, "verify", lambda *_: 0.1)
 
@@ -319,6 +357,7 @@ def test_a_delivery_that_waits_goes_on_where_it_was_and_takes_the_legal_way(
     approvals.decide(connection, asked.id, "approved", "dana", "cli")
     assert delivering.run().name == "Promoted"
     assert delivering.happened.count("promote") == 1
+    assert delivering.happened.count("tags taken away") == 1  # or a yes that was just given would be lost
     assert way(connection) == ["accepted", "shadow", "canary", "approval", "promoted", "serving"]
     assert [c.state for c in canaries.list_canaries(connection, AGENT)] == ["passed"]
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from evoplane.cli import delivery
 from evoplane.settings import Settings
-from registry import approvals, audit, pointers, tenants
+from registry import approvals, audit, control, pointers, tenants
 from registry.policies import Policies
 from registry.tenants import RegistryError
 
@@ -232,3 +234,21 @@ def test_one_person_under_two_spellings_is_not_enough_people(connection: sqlite3
     tenants.create_agent(connection, "support", "model", approvers=("dana", "DANA"))
     with pytest.raises(RegistryError, match="it names 1"):
         approvals.request(connection, "support", "2", {}, WEEK_S, needed=2)
+
+
+def test_of_ways_that_grant_at_once_one_does(connection: sqlite3.Connection) -> None:
+    id = ask(connection).id
+    (file,) = [row["file"] for row in connection.execute("PRAGMA database_list") if row["name"] == "main"]
+    ways = ("cli", "console", "mlflow", "prefect-ui") * 2
+    together = Barrier(len(ways))
+
+    def grant(way: str) -> bool:
+        own = control.connect(Path(file))
+        together.wait()
+        return approvals.decide(own, id, "approved", "dana", way)[1]
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        changed = list(pool.map(grant, ways))
+    assert sum(changed) == 1
+    assert [e.action for e in audit.entries(connection, id)] == ["approval.requested", "approval.approved"]
+    assert audit.verify(connection) == []

@@ -71,6 +71,58 @@ def test_a_tag_approves_once_and_the_record_says_that_the_name_was_typed(
     assert done.status == "approved" and audit.verify(connection) == []
 
 
+class Mlflow:
+    """Whose version 2 carries a tag: what a look finds."""
+
+    def __init__(self, value: str):
+        self.tags = {"approval": value}
+
+    def get_model_version(self, *_: str) -> Mlflow:
+        return self
+
+
+def test_a_look_does_not_take_the_tag_of_an_earlier_delivery_for_a_yes_to_this_one(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_approvals, "answer", lambda *_: None)
+    monkeypatch.setattr(mlflow_approvals.tracking, "client", lambda _: Mlflow("approved by dana"))
+    first = asked(connection)
+    assert mlflow_approvals.reconcile(config, connection) == ["approved"]
+    again = asked(connection)
+    assert again.id != first.id
+    assert mlflow_approvals.reconcile(config, connection) == []
+    assert approvals.get(connection, again.id).status == "pending"
+    assert mlflow_approvals.apply(config, connection, "support", "2", "approved by dana") == "approved"  # said anew
+
+
+def test_a_yes_to_evidence_that_changed_may_be_said_again_but_is_not_found_again(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_approvals, "answer", lambda *_: None)
+    monkeypatch.setattr(mlflow_approvals.tracking, "client", lambda _: Mlflow("approved by dana"))
+    monkeypatch.setattr(mlflow_approvals.prefect_runs, "resume_soon", lambda *_: {})
+    approvals.request(connection, "support", "2", {}, 3600, "run-1", 2)
+    assert mlflow_approvals.reconcile(config, connection) == ["approved by dana; 1 more must approve"]
+    adopted = approvals.request(connection, "support", "2", {"lift": 0.1}, 3600, "run-2", 2)
+    assert mlflow_approvals.reconcile(config, connection) == []
+    assert approvals.get(connection, adopted.id).missing == 2
+    said = mlflow_approvals.apply(config, connection, "support", "2", "approved by dana")
+    assert said == "approved by dana; 1 more must approve"
+
+
+def test_what_came_of_a_tag_is_shown_on_the_version_also_when_the_webhook_brought_it(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[str, ...]] = []
+    monkeypatch.setattr(mlflow_approvals, "answer", lambda _, *told: shown.append(told))
+    asked(connection)
+    data = {"name": "support", "version": "2", "key": "approval", "value": "approved by mallory"}
+    body = json.dumps({"entity": "model_version_tag", "action": "set", "data": data}).encode()
+    mlflow_approvals.receive(config, signed(body, mlflow_approvals.secret(config)), body)
+    ((agent, version, outcome),) = shown
+    assert (agent, version) == ("support", "2") and outcome.startswith("refused: 'mallory' may not decide")
+
+
 def signed(body: bytes, key: str = KEY, at: float | None = None) -> dict[bytes, bytes]:
     stamp = str(int(time.time() if at is None else at)).encode()
     digest = hmac.new(key.encode(), b"id-1." + stamp + b"." + body, hashlib.sha256).digest()
@@ -89,7 +141,7 @@ def test_only_what_mlflow_signed_lately_is_heard(config: Settings, connection: s
 
 
 def test_a_webhook_message_decides_and_other_tags_mean_nothing(
-    config: Settings, connection: sqlite3.Connection
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = asked(connection).id
 
@@ -97,6 +149,7 @@ def test_a_webhook_message_decides_and_other_tags_mean_nothing(
         data = {"name": "support", "version": "2", "key": key, "value": "approved by dana"}
         return json.dumps({"entity": "model_version_tag", "action": "set", "data": data}).encode()
 
+    monkeypatch.setattr(mlflow_approvals, "answer", lambda *_: None)
     key = mlflow_approvals.secret(config)
     assert mlflow_approvals.secret(config) == key and (config.keys_dir / "mlflow-webhook").stat().st_mode & 0o077 == 0
     assert mlflow_approvals.receive(config, signed(message("note"), key), message("note")) is None
