@@ -20,13 +20,14 @@ SURFACES = ("memory", "skill", "harness", "tools", "policy", "rollback", "no-op"
 Say = Callable[[str], None]
 
 
-def run(var: Path, *, seeds: int, quick: bool, say: Say) -> dict[str, Any]:
-    """Figures of `seeds` lives of every scenario; quick: one of each, with the watch's quick figures.
+def run(var: Path, *, seeds: int, quiet_seeds: int = 0, quick: bool, say: Say) -> dict[str, Any]:
+    """Figures of `seeds` lives of every scenario, `quiet_seeds` (if that is more) of those without a fault.
 
-    The watch's own figures (`benchmarks.watching`) are part of the result.
+    Quick: one of each, with the watch's quick figures. The watch's own figures (`benchmarks.watching`) are part of the
+    result.
     """
     started = time.monotonic()
-    lives = play(var, 1 if quick else seeds, say)
+    lives = play(var, 1, 1, say) if quick else play(var, seeds, max(seeds, quiet_seeds), say)
     return {
         **figures(lives),
         "seconds_of_lives": round(time.monotonic() - started, 1),
@@ -34,7 +35,7 @@ def run(var: Path, *, seeds: int, quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-def play(var: Path, seeds: int, say: Say) -> list[Ended]:
+def play(var: Path, seeds: int, quiet_seeds: int, say: Say) -> list[Ended]:
     """The lives, one after another."""
     bench = var.absolute() / "bench"
     bench.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,7 @@ def play(var: Path, seeds: int, say: Say) -> list[Ended]:
     try:
         with ModelServer() as server:
             for scenario in SCENARIOS:
-                for seed in range(seeds):
+                for seed in range(seeds if scenario.faulty else quiet_seeds):
                     found = live(scenario, seed, server, folder)
                     ended.append(found)
                     mark = "ok" if found.correct else f"{found.right} would have been right"
@@ -54,9 +55,13 @@ def play(var: Path, seeds: int, say: Say) -> list[Ended]:
 
 
 def figures(lives: Sequence[Ended]) -> dict[str, Any]:
-    """Shares with intervals, the confusion matrix, and every life in a line."""
+    """Shares with intervals, the confusion matrix, and every life in a line.
+
+    Every scenario counts alike in the share that is right: of those that were played more often, the first seeds count.
+    """
     quiet_names = {s.name for s in SCENARIOS if not s.faulty}
-    correct = [e.correct for e in lives]
+    each = min(Counter(e.scenario for e in lives).values())
+    correct = [e.correct for e in lives if e.seed < each]
     quiet = [e.chosen == "no-op" for e in lives if e.scenario in quiet_names]
     alarms = [bool(e.alarm) for e in lives if e.scenario in quiet_names]
     right, still = wilson(sum(correct), len(correct)), wilson(sum(quiet), len(quiet))
@@ -66,7 +71,8 @@ def figures(lives: Sequence[Ended]) -> dict[str, Any]:
         "quiet_share": round(still.value, 3),
         "quiet_interval": [round(still.low, 3), round(still.high, 3)],
         "alarms_without_a_fault": sum(alarms),
-        "lives": len(lives),
+        "lives": len(correct),
+        "quiet_lives": len(quiet),
         "confusion": confusion(lives),
         "misses": [
             {"scenario": e.scenario, "seed": e.seed, "chosen": e.chosen, "why": e.why} for e in lives if not e.correct
@@ -95,9 +101,9 @@ def table(found: dict[str, Any]) -> str:
     low, high = found["right_surface_interval"]
     lines += [
         "",
-        f"Right in {found['right_surface_share']:.0%} [{low:.0%}, {high:.0%}] of {found['lives']} lives; "
-        f"without a fault, nothing was disturbed in {found['quiet_share']:.0%} [{found['quiet_interval'][0]:.0%}, "
-        f"{found['quiet_interval'][1]:.0%}].",
+        f"Right in {found['right_surface_share']:.0%} [{low:.0%}, {high:.0%}] of {found['lives']} lives "
+        f"(as many of each scenario); without a fault, nothing was disturbed in {found['quiet_share']:.0%} "
+        f"[{found['quiet_interval'][0]:.0%}, {found['quiet_interval'][1]:.0%}] of {found['quiet_lives']}.",
     ]
     return "\n".join(lines)
 

@@ -110,7 +110,8 @@ def _swap(stack: Live, old: Adapter, new: Adapter) -> dict[str, float]:
 
 def _load(stack: Live, adapter: Adapter) -> dict[str, Any]:
     reply = httpx.post(f"{stack.config.worker_url}/v1/policies", json=_body(adapter), timeout=180)
-    reply.raise_for_status()
+    if reply.is_error:
+        raise RuntimeError(f"{adapter.name} was not loaded: {reply.status_code} {reply.text}")
     return dict(reply.json())
 
 

@@ -142,6 +142,7 @@ def agreement(json: Json = False) -> None:
 @app.command("monitor")
 def monitor(
     seeds: Annotated[int, typer.Option(min=1, help="Lives of every scenario.")] = 5,
+    quiet_seeds: Annotated[int, typer.Option(min=0, help="Lives of those without a fault, if more.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="One life of each; its figures mean little.")] = False,
     write: Annotated[Path | None, typer.Option(help="Put the confusion matrix into this page.")] = None,
     json: Json = False,
@@ -150,9 +151,10 @@ def monitor(
 
     Also how soon a drop is seen, how often nothing is taken for something, and what watching costs.
 
-    Example: evoplane bench monitor --seeds 5 --write docs/control-plane.md
+    Example: evoplane bench monitor --seeds 5 --quiet-seeds 40 --write docs/control-plane.md
     """
-    command = [sys.executable, "-m", "benchmarks.monitor", str(settings().var), "--seeds", str(seeds)]
+    command = [sys.executable, "-m", "benchmarks.monitor", str(settings().var)]
+    command += ["--seeds", str(seeds), "--quiet-seeds", str(quiet_seeds)]
     command += [*(["--quick"] if quick else []), *(["--write", str(write)] if write else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

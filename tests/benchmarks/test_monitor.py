@@ -91,8 +91,8 @@ def test_it_does_not_do_what_the_prompt_forbids():
     assert sum("not allowed" in (a["content"] or "") for a in told) > 30
 
 
-def ended(scenario: str, right: str, chosen: str) -> Ended:
-    return Ended(scenario, 0, right, chosen, "", "", (), ())
+def ended(scenario: str, right: str, chosen: str, seed: int = 0) -> Ended:
+    return Ended(scenario, seed, right, chosen, "", "", (), ())
 
 
 def test_figures_count_what_was_chosen(tmp_path):
@@ -108,6 +108,14 @@ def test_figures_count_what_was_chosen(tmp_path):
     )
     with pytest.raises(ValueError, match="no place"):
         write(found, tmp_path / "page.md") if page.write_text("nothing") else None
+
+
+def test_every_scenario_counts_alike_in_the_share_that_is_right():
+    lives = [ended(s.name, s.right, "memory") for s in SCENARIOS]
+    more = [ended("noise only", "no-op", "no-op", seed) for seed in range(1, 40)]
+    found = figures([*lives, *more])
+    assert (found["right_surface_share"], found["lives"]) == (0.1, 10)
+    assert (found["quiet_share"], found["quiet_lives"]) == (round(39 / 41, 3), 41)
 
 
 def test_worlds_differ_by_seed_and_repeat_by_seed():

@@ -27,6 +27,7 @@ _CACHE_BLOCK_TOKENS = 32
 """Only whole blocks are shared between prompts. vLLM's 128 on CPUs is longer than the common start of
 an agent's short prompts (tools and system text), which then is computed again for every request."""
 _STARTUP_TIMEOUT_S = 600.0
+_KEEP_ALIVE_S = 2.0
 _POLL_S = 0.25
 
 
@@ -86,6 +87,8 @@ def environment(settings: Settings) -> dict[str, str]:
             "DO_NOT_TRACK": "1",
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
+            # well above what clients keep: an idle connection is never closed while a request is on its way into it
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
             # "auto" binds the engine to all cores but one and leaves that one idle: on two cores, half the
             # machine, and the same half for every vLLM on it
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -105,7 +108,9 @@ class VllmServer:
         self._on_start = on_start
         self._child: subprocess.Popen[bytes] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self.client = httpx.AsyncClient(base_url=settings.vllm_url, timeout=60)
+        self.client = httpx.AsyncClient(
+            base_url=settings.vllm_url, timeout=60, limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_S)
+        )
         self.log = settings.logs_dir / "vllm.log"
         self.state = "stopped"
         """stopped | starting | serving | failed"""
