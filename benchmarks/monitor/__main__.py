@@ -1,4 +1,7 @@
-"""`python -m benchmarks.monitor VAR [--seeds N] [--quiet-seeds N] [--quick] [--write PAGE]`: the figures as JSON, progress on stderr."""
+"""`python -m benchmarks.monitor VAR [--seeds N] [--quiet-seeds N] [--quick] [--write PAGE]`
+
+The figures as JSON, progress on stderr.
+"""
 
 from __future__ import annotations
 
