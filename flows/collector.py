@@ -131,7 +131,7 @@ class Collector:
             group.rewards = {name: reward for name, reward in group.rewards.items() if name in there}
 
     def _take(self, tenant: str, trajectory: str, versions: Sequence[str]) -> int:
-        records = [self._reader.resolve(tenant, record) for record in self._reader.records(tenant, trajectory)]
+        records = self._reader.resolve_all(tenant, self._reader.records(tenant, trajectory))
         entry = snapshot.Entry(tenant, records, cases_of(tenant, records, lambda _: []), closed=True)
         wanted = Wanted(kind="groups", heldout_share=0.0, temperature=self._plan.temperature)
         if (reason := row_sets.refused(entry, wanted)) is not None:

@@ -134,7 +134,7 @@ def recordings_of(config: Settings, agent: str, version: str) -> list[Recording]
     found = []
     for tenant in reader.tenants():
         for row in reader.trajectories(tenant, agent=agent):
-            records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
+            records = reader.resolve_all(tenant, reader.records(tenant, row.trajectory_id))
             if not _served_by(records, version):
                 continue
             recording = from_records(tenant, records, lambda context, of=tenant: reader.tools(of, context))  # type: ignore[misc]

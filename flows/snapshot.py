@@ -166,7 +166,7 @@ def write(config: Settings, agent: str, folder: Path) -> dict[str, int]:
     for tenant in reader.tenants():
         lines = []
         for row in reader.trajectories(tenant, agent=agent, limit=config.monitor.window):
-            records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
+            records = reader.resolve_all(tenant, reader.records(tenant, row.trajectory_id))
             if not _belongs(records):
                 continue
             if tenant in denied:

@@ -115,7 +115,8 @@ class ToolOverlay(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     """Appended to the description: when to use it, and when not (routing)."""
     arguments: dict[str, dict[str, Any]] = {}
-    """By argument: JSON Schema keywords merged over the client's (`description`, `enum`, `pattern`, `examples`, …)."""
+    """By argument: JSON Schema keywords merged over the client's (`description`, `enum`, `pattern`, `examples`, …), and
+    `hint`: words behind the client's description."""
     provenance: tuple[str, ...] = ()
 
 

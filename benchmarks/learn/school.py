@@ -114,7 +114,7 @@ class School:
         rows = []
         try:
             for row in reader.trajectories(tenant, agent=agent, limit=last):
-                records = [reader.resolve(tenant, r) for r in reader.records(tenant, row.trajectory_id)]
+                records = reader.resolve_all(tenant, reader.records(tenant, row.trajectory_id))
                 for case in cases_of(tenant, records, lambda context: reader.tools(tenant, context)):
                     if case.trainable and case.prompt_token_ids and case.demonstration is not None:
                         ids = writer.completion_ids(case)

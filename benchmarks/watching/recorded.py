@@ -29,7 +29,7 @@ def cases_in(file: Path, agent: str) -> list[Case]:
         reader = StoreReader(Path(folder))
         out: list[Case] = []
         for row in reader.trajectories("public"):
-            records = [reader.resolve("public", r) for r in reader.records("public", row.trajectory_id)]
+            records = reader.resolve_all("public", reader.records("public", row.trajectory_id))
             out += cases_of("public", records, lambda context: reader.tools("public", context), rule=_RULE)
         reader.close()
         return out

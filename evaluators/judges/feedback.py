@@ -32,17 +32,20 @@ def ruling_signals(event_id: str, verdict: Verdict, model: str, constitution: Co
 def preference_signals(
     first: str, second: str, verdict: PairVerdict, model: str, constitution: Constitution
 ) -> list[dict[str, Any]]:
-    """The signals of a comparison of two answers, by event id: one for each; none of a tie."""
+    """The signal of a comparison of two answers, by event id; none of a tie.
+
+    One comparison is one signal, whichever answer was named first and in whichever order the judge read them. It is
+    about the newer answer (ids are ordered by time), 1 where that is better than the older and 0 where it is worse; a
+    verdict that the swap of positions changed is no vote for either and lowers the confidence.
+    """
     if verdict.preference not in ("first", "second"):
         return []
-    told = []
-    for event_id, other, mine in ((first, second, "first"), (second, first, "second")):
-        better = verdict.preference == mine
-        words = f"{'better' if better else 'worse'} than {other}: {verdict.reason}"
-        told.append(
-            _signal("judge.preferred", event_id, float(better), verdict.confidence, words, model, constitution, other)
-        )
-    return told
+    older, newer = sorted((first, second))
+    better = (first if verdict.preference == "first" else second) == newer
+    votes = f"{sum(v.preference == verdict.preference for v in verdict.votes)} of {len(verdict.votes)} votes"
+    words = f"{votes}: {'better' if better else 'worse'} than {older}: {verdict.reason}"
+    name, confidence = "judge.preferred", verdict.confidence
+    return [_signal(name, newer, float(better), confidence, words, model, constitution, older)]
 
 
 def _signal(

@@ -16,7 +16,7 @@ import msgspec
 from evaluators.cases import Call, Case, Key
 from evaluators.diagnosis.outcomes import Outcome
 from evaluators.intervals import Interval, rate_difference, wilson
-from evaluators.skills.when import distinctive, words
+from evaluators.skills.when import common_words, distinctive, words
 
 _AGREE = 0.8
 """Share of the sessions that must take an argument from the same place."""
@@ -90,7 +90,9 @@ def _procedure(
     mine_keys = {o.case.key for o, _ in members}
     known = [o for o in outcomes if not o.failed or o.wanted is not None]  # it is known what they are about
     others = [o.case.request for o in known if o.case.key not in mine_keys]
-    when = distinctive([o.case.request for o, _ in train], others, len(members) / len(train))
+    tenants = tuple(sorted({o.case.tenant for o, _ in train}))
+    common = common_words((o.case.tenant, o.case.request) for o in outcomes) if len(tenants) > 1 else None
+    when = distinctive([o.case.request for o, _ in train], others, len(members) / len(train), common)
     if not when:
         return None
     alike = [o for o in outcomes if not words(o.case.request).isdisjoint(when)]
@@ -103,7 +105,6 @@ def _procedure(
     certain = difference.n and difference.low > 0 and len(failed) >= min_sessions
     if len(missed) < min_sessions and not certain:
         return None
-    tenants = tuple(sorted({o.case.tenant for o, _ in train}))
     return Procedure(
         tools=tools,
         steps=tuple(_step(n, train, len(tenants) > 1) for n in range(len(tools))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from evaluators.tasks import task_key
 
@@ -27,18 +27,42 @@ def words(text: str) -> frozenset[str]:
     return frozenset(word for word in said if word.isalpha() and len(word) > 2 and word not in _COMMON)
 
 
-def distinctive(mine: Sequence[str], others: Sequence[str], weight: float = 1.0) -> tuple[str, ...]:
+def content(text: str) -> frozenset[str]:
+    """All words but those that are in any text; names too."""
+    said = re.findall(r"[^\W\d_]+", text.lower())
+    return frozenset(word for word in said if len(word) > 2 and word not in _COMMON)
+
+
+def common_words(requests: Iterable[tuple[str, str]]) -> frozenset[str] | None:
+    """Of (tenant, request): the words that more than one tenant says; None when there is only one tenant.
+
+    What all tenants are told is made of these: a word that only one says may be its own.
+    """
+    said: dict[str, set[str]] = {}
+    for tenant, text in requests:
+        said.setdefault(tenant, set()).update(words(text))
+    if len(said) < 2:
+        return None
+    counts = Counter(word for mine in said.values() for word in mine)
+    return frozenset(word for word, n in counts.items() if n > 1)
+
+
+def distinctive(
+    mine: Sequence[str], others: Sequence[str], weight: float = 1.0, among: Collection[str] | None = None
+) -> tuple[str, ...]:
     """The words, twelve at most, any of which is in many of `mine` and in few of `others`.
 
     Each is the one that then raises F1 most (greedy set cover), and is said in at least two of `mine`. Empty when they
     find less than a third of `mine`, or when more than a third of what they find are `others`. `weight` is how many
-    requests each of `mine` stands for, where they are a sample and `others` are not.
+    requests each of `mine` stands for, where they are a sample and `others` are not. `among` are the words to choose
+    from, where not every word may be told.
     """
     own = [words(text) for text in mine]
     other = [words(text) for text in others]
     said, elsewhere = Counter(w for each in own for w in each), Counter(w for each in other for w in each)
     lift = {w: n / max(1, len(own)) - elsewhere[w] / max(1, len(other)) for w, n in said.items() if n > 1}
-    candidates = sorted((w for w in lift if lift[w] > 0), key=lambda w: (-lift[w], w))[:_CANDIDATES]
+    may = (w for w in lift if lift[w] > 0 and (among is None or w in among))
+    candidates = sorted(may, key=lambda w: (-lift[w], w))[:_CANDIDATES]
     chosen: list[str] = []
     best = (0.0, 0.0, 0.0)
     while len(chosen) < _MOST_WORDS:

@@ -80,7 +80,7 @@ def credit(
     if place is None:
         raise RegistryError(f"no event {event!r}")
     stored = reader.records(*place)
-    records = [reader.resolve(place[0], record) for record in stored]
+    records = reader.resolve_all(place[0], stored)
     events = [r for r in records if r["record"] == "event"]
     if all(e["id"] != event for e in events):
         raise RegistryError(f"{event!r} is an annotation: name the event it is about")

@@ -59,7 +59,7 @@ def show_trajectory(
     tenant, trajectory_id = _find(reader, id)
     records = reader.records(tenant, trajectory_id)
     if not raw:
-        records = [reader.resolve(tenant, record) for record in records]
+        records = reader.resolve_all(tenant, records)
     if grant is not None:
         opener = governance.opener(reader, tenant, grant)
         records = [opener.open(record) for record in records]

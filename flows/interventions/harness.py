@@ -98,7 +98,9 @@ class HarnessEdit(Surface):
         alike = {o.case.key for o in [*members, *outcomes] if o in members or o.tool in tools}
         other = [o.case.request for o in outcomes if o.case.key not in alike]
         other += [o.case.request for o in rightly]
-        about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions)
+        about, sources = told_apart(
+            [o.case for o in members], other, config.surfaces.min_sessions, [o.case for o in outcomes]
+        )
         made = []
         if about:
             then = f"call {tools.most_common(1)[0][0]}" if tools else "do what is asked"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from evaluators.cases import Case
-from evaluators.skills.when import words
+from evaluators.skills.when import content, words
 from flows.interventions.sources import everywhere, independent
 
 _SENTENCE = re.compile(r"[^.!?\n]+")
@@ -33,7 +33,8 @@ _OVERRIDES = re.compile(
 
 class Imperative(msgspec.Struct, frozen=True):
     text: str
-    """As somebody wrote it, the shortest of those alike."""
+    """As somebody wrote it, the shortest of those alike; where there are several tenants, of those that hold no word
+    which only one of them says."""
     cases: tuple[Case, ...]
     provenance: tuple[str, ...]
     """Ids of the corrections."""
@@ -63,14 +64,16 @@ def imperatives(cases: Sequence[Case], least: int) -> list[Imperative]:
         else:
             mine.append(said)
     found = []
+    several = len({case.tenant for case in cases}) > 1
     for group in groups:
         for negative in (False, True):
             agreeing = [s for s in group if s.negative is negative]
             speakers = [s.case for s in agreeing]
             against = len({s.case.session for s in group} - {c.session for c in speakers})
             sessions = len({c.session for c in speakers})
-            if independent(speakers, least) and everywhere(speakers, cases) and sessions > 2 * against:
-                text = min((s.text for s in agreeing), key=lambda t: (len(t), t))
+            texts = [s.text for s in agreeing if not several or _said_elsewhere(s, agreeing)]
+            if texts and independent(speakers, least) and everywhere(speakers, cases) and sessions > 2 * against:
+                text = min(texts, key=lambda t: (len(t), t))
                 ids = tuple(sorted(s.id for s in agreeing))
                 found.append(Imperative(text, tuple(speakers), ids, against))
     return sorted(found, key=lambda i: (-len(i.cases), i.text))
@@ -90,6 +93,12 @@ def _all(cases: Sequence[Case]) -> list[_Said]:
                     negative = match["how"].lower() in _NEGATIVE
                     found.append(_Said(f"{text[0].upper()}{text[1:]}.", about, negative, case, remark.id))
     return found
+
+
+def _said_elsewhere(said: _Said, alike: Sequence[_Said]) -> bool:
+    """Is each of its words, but for its manner, also said by somebody of another tenant?"""
+    theirs = {word for other in alike if other.case.tenant != said.case.tenant for word in content(other.text)}
+    return content(said.text) - _MANNER <= theirs
 
 
 def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:

@@ -21,7 +21,7 @@ from flows.interventions.base import Evidence, Proposal, Surface
 from flows.interventions.repairs import Repair, accepted_values, constraint, repairs
 from flows.interventions.sources import everywhere, made_from, sessions_of, told_apart
 from registry.manifest import Manifest, ToolOverlay
-from services.router.overlays import NotNarrower, narrowed
+from services.router.overlays import HINT, NotNarrower, narrowed
 
 _RISK = "read by the model with every request that has the tool; a bound that is too narrow keeps right calls away"
 
@@ -73,8 +73,10 @@ class _Change(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...]
 
 
-_OF_VALUES = frozenset({"enum", "pattern"})
-"""Bounds that are made of values: what only one of several tenants met may hold words of theirs."""
+_OF_NOBODY = frozenset({"type"})
+"""Bounds that hold no value: all others may be the own ones of the tenant that met them."""
+_NAMED = frozenset({"enum", "minimum", "maximum"})
+"""Bounds that are read off what a tool said."""
 
 
 def _arguments(evidence: Evidence, config: Settings) -> list[_Change]:
@@ -121,31 +123,50 @@ def _told(
     words = "Always give it."
     if 2 * len(wrong) >= len(found):
         rule = constraint(wrong, right, [repair.error for repair in found])
-        if rule is None or (not shared and not _OF_VALUES.isdisjoint(rule[0])):
+        if rule is None or (not shared and not _OF_NOBODY.issuperset(rule[0])):
             return None
         bounds, words = rule
-    schema, strict = _schema(cases, tool, argument)
-    if schema is None:
+        if not _NAMED.isdisjoint(bounds) and not _all_say(bounds, cases, tool, argument, found):
+            return None
+    schemas = _schemas(cases, tool, argument)
+    if not schemas:
         return None
-    before = schema.get("description") if isinstance(schema.get("description"), str) else ""
-    patch = {**bounds, "description": f"{before} {words}".lstrip()}
+    if not all(_narrows(schema, bounds, strict) for schema, strict in schemas):
+        bounds = {}
+    return {**bounds, HINT: words}, words
+
+
+def _all_say(bounds: dict[str, Any], cases: Sequence[Case], tool: str, argument: str, found: Sequence[Repair]) -> bool:
+    """Does what each tenant met come to these bounds? One tenant's tool may name other values, or another limit."""
+    for tenant in {repair.case.tenant for repair in found}:
+        mine = [repair for repair in found if repair.case.tenant == tenant]
+        right = [value for value, case in accepted_values(cases, tool, argument) if case.tenant == tenant]
+        rule = constraint([r.given for r in mine if r.given is not None], right, [r.error for r in mine])
+        if rule is None or rule[0] != bounds:
+            return False
+    return True
+
+
+def _narrows(schema: dict[str, Any], bounds: dict[str, Any], strict: bool) -> bool:
     try:
-        narrowed(schema, patch, strict=strict)
+        narrowed(schema, bounds, strict=strict)
     except NotNarrower:
-        patch.pop(next(iter(bounds), ""), None)
-    return patch, words
+        return False
+    return True
 
 
-def _schema(cases: Sequence[Case], tool: str, argument: str) -> tuple[dict[str, Any] | None, bool]:
-    """The client's schema of the argument as it last sent it, and whether it is compiled."""
-    for case in reversed(cases):
+def _schemas(cases: Sequence[Case], tool: str, argument: str) -> list[tuple[dict[str, Any], bool]]:
+    """Each tenant's schema of the argument as its client last sent it, and whether it is compiled."""
+    last: dict[str, tuple[dict[str, Any], bool]] = {}
+    for case in cases:
         for sent in case.tools:
             function = sent.get("function", sent)
             if function.get("name") == tool:
                 schema = function.get("parameters") or function.get("input_schema") or {}
                 found = (schema.get("properties") or {}).get(argument)
-                return (found if isinstance(found, dict) else None), bool(function.get("strict"))
-    return None, False
+                if isinstance(found, dict):
+                    last[case.tenant] = found, bool(function.get("strict"))
+    return list(last.values())
 
 
 def _routes(evidence: Evidence, config: Settings) -> list[_Change]:
@@ -168,7 +189,7 @@ def _routes(evidence: Evidence, config: Settings) -> list[_Change]:
             continue
         mine = {o.case.key for o in wanting}
         other = [o.case.request for o in outcomes if o.case.key not in mine]
-        about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions)
+        about, sources = told_apart([o.case for o in members], other, config.surfaces.min_sessions, evidence.current)
         if about:
             changes.append(_route(wrong, right, about, members, sources, f"{share} of what {right} is for"))
     return changes

@@ -41,8 +41,8 @@ class Log:
     def records(self, tenant: str, id: str) -> list[dict[str, Any]]:
         return self.told[id]
 
-    def resolve(self, tenant: str, record: dict[str, Any]) -> dict[str, Any]:
-        return record
+    def resolve_all(self, tenant: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return records
 
     def close(self) -> None:
         return

@@ -11,6 +11,7 @@ import pytest
 from flows import row_sets, snapshot
 from flows.row_sets import Wanted
 from registry import tenants
+from services.proxy.reader import StoreReader
 from tests.gateway.conftest import MODEL, Running, running, upstream, user  # noqa: F401  (fixtures)
 
 CARD = "4111 1111 1111 1111"
@@ -50,3 +51,28 @@ async def test_the_job_of_one_tenant_reads_nothing_of_another_and_nothing_sealed
     for secret in SECRETS:
         assert secret.encode() not in readable
     assert CARD.encode() not in whole, "not even the snapshot holds what is sealed"
+
+
+async def test_a_snapshot_reads_each_call_of_a_conversation_once_and_not_once_for_every_later_one(
+    running: Running,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    history = []
+    turns = 12
+    for n in range(turns):
+        history.append(user(f"Question {n}?"))
+        answer = await running.chat(history)
+        history.append((await answer.json())["choices"][0]["message"])
+    outcome = {"event_id": answer.headers["x-evoplane-event-id"], "name": "resolved", "value": 1}
+    assert (await running.feedback(outcome)).status == 202
+    await asyncio.sleep(0.2)
+    read: list[str] = []
+    whole = StoreReader._whole
+    monkeypatch.setattr(StoreReader, "_whole", lambda self, tenant, id: read.append(id) or whole(self, tenant, id))
+
+    assert await asyncio.to_thread(snapshot.write, running.settings, "support", tmp_path) == {"northwind": 1}
+
+    assert len(read) <= 2 * turns, "at most the call before it, for its messages and for its tokens"
+    (entry,) = snapshot.entries(tmp_path)
+    assert [len(case.messages) for case in entry.cases] == [2 * n + 1 for n in range(turns)]

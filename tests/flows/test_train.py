@@ -42,8 +42,8 @@ class TwoTenants:
     def records(self, tenant: str, id: str) -> list[dict[str, Any]]:
         return self._told[tenant][id]
 
-    def resolve(self, _: str, record: dict[str, Any]) -> dict[str, Any]:
-        return record
+    def resolve_all(self, _: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return records
 
     def tools(self, _: str, __: str) -> list[Any]:
         return []

@@ -145,8 +145,8 @@ class OneTrajectory:
     def records(self, _: str, __: str) -> list[dict[str, Any]]:
         return trajectory(1, "Cancel {} for me.", "A10", "allow")
 
-    def resolve(self, _: str, record: dict[str, Any]) -> dict[str, Any]:
-        return record
+    def resolve_all(self, _: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return records
 
     def tools(self, _: str, __: str) -> list[Any]:
         return []

@@ -110,6 +110,16 @@ def test_what_people_keep_asking_for_is_told_to_the_agent() -> None:
     assert len(version.harness.edits[0].provenance) == 4
 
 
+def test_it_is_told_in_words_that_more_than_one_tenant_says() -> None:
+    short = told("Always confirm returns order address Zanzibar.", tenants=("lumen",))
+    long = told("Please, always make sure you confirm the returns order and the address.", tenants=("northwind",))
+    (proposal,) = propose("harness", evidence([*short, *long]))
+    assert proposal.content["edits"][0]["text"] == "Always make sure you confirm the returns order and the address."
+    assert "zanzibar" not in f"{proposal}".lower()
+    assert propose("harness", evidence([*short, *told("Always confirm returns order address beforehand.",
+                                                     tenants=("northwind",))])) == []  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "cases",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from evaluators.cases import Case
 from flows.interventions.repairs import constraint
 from registry.manifest import ToolOverlay
@@ -11,6 +13,7 @@ from tests.surfaces.making import (
     asked,
     evidence,
     manifest,
+    of,
     ordinary,
     propose,
     sent,
@@ -70,6 +73,65 @@ def test_what_one_of_several_tenants_alone_met_tells_the_others_none_of_its_valu
         assert len(propose("tools", alone)) == 1
 
 
+def test_each_tenant_keeps_its_own_words_about_an_argument_and_reads_none_of_the_others() -> None:
+    own = {
+        tenant: tool("book", "", day={"type": "string", "description": f"Day at {tenant.upper()} HOUSE."})
+        for tenant in ("northwind", "lumen")
+    }
+    cases = [of(c, tools=[own[c.tenant]]) for c in booked(6, "May {}", "2026-05-{}")]
+    seen = evidence([*cases, *ordinary()])
+    (proposal,) = propose("tools", seen)
+    assert "HOUSE" not in f"{proposal}"
+    version = applied(seen, proposal)
+    for tenant, sent_by_client in own.items():
+        body = sent(version, asked("a table", tools=[sent_by_client]), tenant)
+        day = body["tools"][0]["function"]["parameters"]["properties"]["day"]
+        assert day["description"] == f"Day at {tenant.upper()} HOUSE. In the form 1234-12-12."
+
+
+def test_a_value_that_only_one_tenants_tool_names_is_told_to_nobody() -> None:
+    errors = {
+        "northwind": "invalid day: must be one of: today, tomorrow",
+        "lumen": "invalid day: must be one of: today, tomorrow, ZANZIBAR",
+    }
+    told = [
+        of(c, steps=tuple(msgspec.structs.replace(s, text=errors[c.tenant]) if s.failed else s for s in c.steps))
+        for c in reversed(booked(6, "Monday", "today"))
+    ]
+    assert propose("tools", evidence([*told, *ordinary()])) == []
+    alike = [
+        of(c, steps=tuple(msgspec.structs.replace(s, text=errors["northwind"]) if s.failed else s for s in c.steps))
+        for c in told
+    ]
+    (proposal,) = propose("tools", evidence([*alike, *ordinary()]))
+    assert proposal.content["tools"][0]["arguments"]["day"]["enum"] == ["today", "tomorrow"]
+
+
+def test_a_limit_that_one_of_several_tenants_alone_met_is_not_the_others() -> None:
+    told = booked(6, "1{}", "1", "seats must be at most 8", argument="seats", tenant="lumen")
+    told = [
+        of(c, steps=(step("book", "error", "seats must be at most 8", seats=9 + n), step("book", seats=1 + n % 3)))
+        for n, c in enumerate(told)
+    ]
+    assert propose("tools", evidence([*told, *ordinary()])) == []
+    assert len(propose("tools", evidence([*told, *(c for c in ordinary() if c.tenant == "lumen")]))) == 1
+
+
+def test_a_hint_is_made_of_words_that_more_than_one_tenant_says() -> None:
+    cases = [
+        of(
+            c,
+            messages=[
+                {"role": "user", "content": f"{c.request} ZANZIBAR merger" if c.tenant == "lumen" else c.request}
+            ],
+        )
+        for c in misrouted(12)
+    ]
+    (proposal,) = propose("tools", evidence([*cases, *ordinary()]))
+    assert "address" in str(proposal.content)
+    assert not {"zanzibar", "merger"} & set(f"{proposal}".lower().replace(",", " ").split())
+
+
 def test_letters_that_all_values_share_are_part_of_the_form_and_numbers_are_not() -> None:
     right = [f"NW-A26{n}" for n in range(10, 16)]
     assert constraint(["A2610", "A2611"], right, []) == ({"pattern": r"^NW\-A\d{4}$"}, "In the form NW-A1234.")
@@ -103,7 +165,7 @@ def test_what_the_clients_schema_does_not_allow_is_said_in_words() -> None:
         make_case(c.request, steps=c.steps, tools=[narrow], tenant=c.tenant) for c in booked(6, "May {}", "2026-05-{}")
     ]
     (proposal,) = propose("tools", evidence([*cases, *ordinary()]))
-    assert proposal.content["tools"][0]["arguments"]["day"] == {"description": "In the form 1234-12-12."}
+    assert proposal.content["tools"][0]["arguments"]["day"] == {"hint": "In the form 1234-12-12."}
 
 
 def test_an_argument_that_is_left_out_is_asked_for() -> None:
@@ -116,7 +178,7 @@ def test_an_argument_that_is_left_out_is_asked_for() -> None:
         for n in range(5)
     ]
     (proposal,) = propose("tools", evidence([*cases, *ordinary()]))
-    assert proposal.content["tools"][0]["arguments"] == {"seats": {"description": "Always give it."}}
+    assert proposal.content["tools"][0]["arguments"] == {"seats": {"hint": "Always give it."}}
 
 
 def test_bounds_come_from_the_tools_own_words() -> None:

@@ -14,6 +14,9 @@ from services.router.overlays import places
 from services.router.overlays.draft import Draft, Overlay
 from services.router.overlays.narrowing import NotNarrower, narrowed
 
+HINT = "hint"
+"""In an argument's patch: words behind the client's own description, which differs from tenant to tenant."""
+
 
 def apply(draft: Draft, overlays: Iterable[ToolOverlay]) -> None:
     """Change the tools that the client sent; what the client's schema would not accept is refused, and recorded."""
@@ -76,7 +79,11 @@ def _argument(name: str, patch: dict[str, Any], tool: dict[str, Any], place: Too
     if not isinstance(properties, dict) or name not in properties:
         raise NotNarrower("the client's schema has no such argument")
     before = properties[name]
-    value = narrowed(before, patch, strict=bool(tool.get("strict")))
+    bounds = {keyword: value for keyword, value in patch.items() if keyword != HINT}
+    value = narrowed(before, bounds, strict=bool(tool.get("strict")))
+    if isinstance(hint := patch.get(HINT), str):
+        said = value.get("description")
+        value["description"] = f"{said if isinstance(said, str) else ''} {hint}".lstrip()
     try:
         _size([before, value])
     except TypeError as error:

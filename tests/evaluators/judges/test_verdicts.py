@@ -11,7 +11,7 @@ import pytest
 from evaluators.judges.constitution import Constitution, ConstitutionError, Principle, read_constitution
 from evaluators.judges.feedback import preference_signals, ruling_signals
 from evaluators.judges.judging import NoAnswer, compare, judge, shown
-from evaluators.judges.verdicts import read_pair, read_vote, tally
+from evaluators.judges.verdicts import read_pair, read_vote, tally, tally_pairs
 from tests.evaluators.conftest import make_case
 
 BY = Constitution("terse", (Principle("short", "Be short."), Principle("true", "Be right.")))
@@ -82,15 +82,31 @@ async def test_a_preference_that_changes_with_the_order_is_a_tie() -> None:
     assert preference_signals("ev_1", "ev_2", verdict, "m", BY) == []
 
 
-async def test_a_preference_that_survives_the_swap_is_told_of_both_answers() -> None:
+async def test_a_preference_that_survives_the_swap_is_one_signal_whichever_answer_is_named_first() -> None:
     def longer(messages: list[dict[str, str]], _: int) -> str:
         data = json.loads(messages[-1]["content"].split("\n")[1])
         return better("A" if len(data["A"]) > len(data["B"]) else "B")
 
     verdict = await compare(Scripted(longer), ASKED, "brief", "rather long", BY, votes=2)
     assert (verdict.preference, verdict.inconsistent, verdict.agreement) == ("second", 0, 1)
-    told = preference_signals("ev_1", "ev_2", verdict, "m", BY)
-    assert {(s["event_id"], s["value"]) for s in told} == {("ev_1", 0.0), ("ev_2", 1.0)}
+    (told,) = preference_signals("ev_1", "ev_2", verdict, "m", BY)
+    assert (told["event_id"], told["value"], told["confidence"]) == ("ev_2", 1.0, 1.0)
+    other = await compare(Scripted(longer), ASKED, "rather long", "brief", BY, votes=2)
+    assert preference_signals("ev_2", "ev_1", other, "m", BY) == [told]
+    worse = await compare(Scripted(longer), ASKED, "rather long", "brief", BY, votes=2)
+    (told,) = preference_signals("ev_1", "ev_2", worse, "m", BY)
+    assert (told["event_id"], told["value"]) == ("ev_2", 0.0)
+
+
+def test_positions_that_disagree_lower_the_confidence_of_the_one_signal() -> None:
+    votes = [
+        read_pair(better("A"), better("B")),
+        read_pair(better("A"), better("B")),
+        read_pair(better("A"), better("A")),
+    ]
+    (told,) = preference_signals("ev_1", "ev_2", tally_pairs(votes), "m", BY)
+    assert (told["event_id"], told["value"], told["confidence"]) == ("ev_2", 0.0, round(2 / 3, 4))
+    assert told["explanation"].startswith("2 of 3 votes: worse than ev_1")
 
 
 def test_a_pair_with_an_unreadable_answer_says_nothing() -> None:
