@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def now() -> str:
     """The present, as `2026-09-02T10:15:00.950Z`."""
-    return timestamp(datetime.now(UTC))
+    return from_epoch(time.time())
 
 
 def timestamp(moment: datetime) -> str:
@@ -17,7 +20,15 @@ def timestamp(moment: datetime) -> str:
 
 def from_epoch(seconds: float) -> str:
     """Seconds since 1970 as RFC 3339."""
-    return timestamp(datetime.fromtimestamp(seconds, UTC))
+    fraction, whole = math.modf(seconds)  # as `datetime.fromtimestamp` rounds
+    second, micros = divmod(int(whole) * 1_000_000 + round(fraction * 1_000_000), 1_000_000)
+    return f"{_second(second)}.{micros // 1000:03}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(whole: int) -> str:
+    """A whole second: what happens at one time is in few of them."""
+    return datetime.fromtimestamp(whole, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def parse(text: str) -> datetime:

@@ -83,7 +83,8 @@ class Gateway:
         self.known = KnownIds()
         self.metrics = Metrics()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
-        self.background: set[asyncio.Task[None]] = set()
+        self.background: set[asyncio.Future[Any]] = set()
+        """What must end before the gateway does: tasks, and records on their way to the disk."""
         self._answered: list[tuple[Exchange, Ending]] = []
         """What waits to be recorded."""
         self._sweeper: asyncio.Task[None] | None = None
@@ -175,7 +176,9 @@ class Gateway:
 
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
-        self.spawn(self._confirm_later(self._submit(exchange, ending), exchange, ending))
+        stored = self._submit(exchange, ending)
+        self.background.add(stored)
+        stored.add_done_callback(partial(self._confirmed, exchange, ending))
 
     def reserve(self, key: Key, request: Any, size: int) -> Reservation:
         """Set aside what a request of `size` bytes may use; raises 429 when its tenant or key is over a budget."""
@@ -245,9 +248,12 @@ class Gateway:
         try:
             await future
         except InvalidDraft as error:
-            # the log was taken away under a running gateway: begin the trajectory again next time
-            self.forget_log(exchange.session)
+            self._taken_away(exchange)
             raise StoreUnavailable(str(error)) from error
+
+    def _taken_away(self, exchange: Exchange) -> None:
+        """The log was taken away under a running gateway: begin the trajectory again next time."""
+        self.forget_log(exchange.session)
 
     def _go_on(self, exchange: Exchange, ending: Ending) -> None:
         """Only what is durable may be pointed at: the session goes on from the exchange now that it is."""
@@ -256,12 +262,16 @@ class Gateway:
         self.recent.note(session.key, session.session_id, events)
         self.harvester.offer(session.key.tenant, events)
 
-    async def _confirm_later(self, future: asyncio.Future[list[Stored]], exchange: Exchange, ending: Ending) -> None:
-        try:
-            await self._durable(future, exchange)
+    def _confirmed(self, exchange: Exchange, ending: Ending, stored: asyncio.Future[list[Stored]]) -> None:
+        """What was queued without waiting is durable, or lost."""
+        self.background.discard(stored)
+        error = stored.exception()
+        if error is None:
             self._go_on(exchange, ending)
-        except StoreUnavailable as error:
-            _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
+            return
+        if isinstance(error, InvalidDraft):
+            self._taken_away(exchange)
+        _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
 
     async def _record_soon(self) -> None:
         """Record what was answered within a moment: no answer waits for its own drafts, and a client that asks again

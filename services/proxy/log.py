@@ -15,7 +15,7 @@ from services.proxy import faults
 from services.proxy.blobs import Blobs
 from services.proxy.drafts import InvalidDraft, Signal, Stored, StoreDraft
 from services.proxy.engines.base import StorageRefused, WriteConnection
-from services.proxy.packing import pack, pack_content
+from services.proxy.packing import pack_all, pack_content
 from services.proxy.placing import ENDING_ANNOTATION, Head, Known, Placing
 
 __all__ = ["ENDING_ANNOTATION", "Outcome", "TenantLog"]
@@ -245,9 +245,10 @@ class TenantLog:
 
     def _insert_records(self, placing: Placing) -> None:
         position, now = placing.position, time.time()
+        bodies = pack_all([record[-1] for record in placing.records])
         rows = [
-            (position + offset, id, trajectory, seq, record, kind, agent, now, pack(body))
-            for offset, (id, trajectory, seq, record, kind, agent, body) in enumerate(placing.records)
+            (position + offset, *fields, now, body)
+            for offset, ((*fields, _), body) in enumerate(zip(placing.records, bodies, strict=True))
         ]
         columns = "position,id,trajectory_id,seq,record,kind,agent,committed,body"
         self._connection.insert("records", columns, rows)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,9 @@ _LEVEL = 1
 _MOST_BYTES = 2**30
 """No record is larger unpacked: a damaged frame must not make us ask for more memory."""
 
+_MANY = 16
+"""Fewer are packed faster one by one: beginning costs 50 µs."""
+
 _WORTH_IT = 0.9
 
 
@@ -43,9 +47,11 @@ class _Zstandard(threading.local):
     def __init__(self) -> None:
         dictionary = zstandard.ZstdCompressionDict(_dictionary("packing-2.zdict"))
         # the number in front says which dictionary it is, and the hash in the record whether it was damaged
-        self.compress = zstandard.ZstdCompressor(
+        compressor = zstandard.ZstdCompressor(
             level=_LEVEL, dict_data=dictionary, write_dict_id=False, write_checksum=False
-        ).compress
+        )
+        self.compress = compressor.compress
+        self.compress_many = compressor.multi_compress_to_buffer
         self.decompress = zstandard.ZstdDecompressor(dict_data=dictionary).decompress
 
 
@@ -55,6 +61,13 @@ _zstandard = _Zstandard()
 def pack(body: bytes) -> bytes:
     """A record's JSON, packed: a quarter to a half of it, in 7 µs."""
     return _ZSTANDARD + _zstandard.compress(body)
+
+
+def pack_all(bodies: Sequence[bytes]) -> list[bytes]:
+    """Each of them as `pack` packs it; many of them at once, without Python's lock, which other threads want."""
+    if len(bodies) < _MANY:
+        return [pack(body) for body in bodies]
+    return [_ZSTANDARD + frame.tobytes() for frame in _zstandard.compress_many(list(bodies))]
 
 
 def unpack(stored: bytes | str) -> bytes:

@@ -51,6 +51,8 @@ _CROWD = 8
 """With more exchanges than this under way, a commit is worth waiting for."""
 _GATHER_S = 0.002
 """How long: less than a commit takes, and nobody alone waits."""
+_TOLD_AT_ONCE = 16
+"""Callers told in one turn of their loop: each goes on at once, and a commit may have had hundreds."""
 _MAX_QUEUE = 20_000
 """Jobs waiting for the writer at most: bounds memory when the disk stalls."""
 
@@ -372,7 +374,10 @@ def _tell(batch: list[_Waiting]) -> None:
 
 
 def _resolve(group: list[_Waiting]) -> None:
-    for waiting in group:
+    """Tell the first of them, and the rest in the loop's next turns: it has requests to serve between."""
+    if len(group) > _TOLD_AT_ONCE:
+        group[0].loop.call_soon(_resolve, group[_TOLD_AT_ONCE:])
+    for waiting in group[:_TOLD_AT_ONCE]:
         if waiting.future.done():
             continue
         if isinstance(waiting.outcome, list):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ CREATE TABLE consumers (name TEXT PRIMARY KEY, position INTEGER NOT NULL);
 """,
 )
 """Step n leads from `user_version` n to n + 1."""
+
+_ROWS_AT_ONCE = (64, 16, 4, 1)
+"""Rows that one statement inserts. Python lets go of its lock around each statement, and another thread that computes
+may keep it for a while: row by row, a commit of 150 exchanges took 0.2 s of which it computed 0.05."""
 
 _LIST = re.compile(r"IN :(\w+)")
 _SPELLED_OUT = 16
@@ -144,8 +149,12 @@ class SqliteWriter:
             return self._connection.execute(*_dialect(statement, values)).fetchall()
 
     def insert(self, table: str, columns: str, rows: Iterable[Row], ignore: bool = False) -> None:
+        left = list(rows)
         with _failures:
-            self._connection.executemany(_insert(table, columns, ignore), rows)
+            for many in _ROWS_AT_ONCE:
+                while len(left) >= many:
+                    taken, left = left[:many], left[many:]
+                    self._connection.execute(_insert(table, columns, ignore, many), [*chain.from_iterable(taken)])
 
     def update(self, table: str, columns: str, key: str, rows: Iterable[Row]) -> None:
         with _failures:
@@ -300,10 +309,11 @@ def _with_lists(statement: str, sizes: tuple[tuple[str, int], ...]) -> str:
     return _LIST.sub(spelled, statement)
 
 
-@lru_cache(maxsize=64)
-def _insert(table: str, columns: str, ignore: bool) -> str:
-    marks = ",".join("?" * (columns.count(",") + 1))
-    return f"INSERT INTO {table} ({columns}) VALUES ({marks})" + (" ON CONFLICT DO NOTHING" if ignore else "")  # noqa: S608
+@lru_cache(maxsize=128)
+def _insert(table: str, columns: str, ignore: bool, rows: int) -> str:
+    marks = f"({','.join('?' * (columns.count(',') + 1))})"
+    values = ",".join([marks] * rows)
+    return f"INSERT INTO {table} ({columns}) VALUES {values}" + (" ON CONFLICT DO NOTHING" if ignore else "")  # noqa: S608
 
 
 @lru_cache(maxsize=64)
