@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import threading
 import time
+
+from atdp.randomness import random_bytes
 
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
 _COUNTER_BITS = 12
-_random = b""
-"""Of the system's random bytes, those not used yet: asking for a few at a time costs more than the ids."""
-_RANDOM_BYTES = 4096
 _ID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -24,7 +22,7 @@ def uuid7() -> str:
     The 12 bits after the version are a counter within the millisecond (RFC 9562, method 1);
     when it overflows, the clock is borrowed one millisecond from the future.
     """
-    global _last_ms, _counter, _random
+    global _last_ms, _counter
     with _lock:
         ms = time.time_ns() // 1_000_000
         if ms > _last_ms:
@@ -34,21 +32,10 @@ def uuid7() -> str:
             if _counter >> _COUNTER_BITS:
                 _last_ms, _counter = _last_ms + 1, 0
         ms, counter = _last_ms, _counter
-        if len(_random) < 8:
-            _random = os.urandom(_RANDOM_BYTES)
-        taken, _random = _random[:8], _random[8:]
-    tail = int.from_bytes(taken, "big") & ((1 << 62) - 1)
+    tail = int.from_bytes(random_bytes(8), "big") & ((1 << 62) - 1)
     value = (ms << 80) | (0x7 << 76) | (counter << 64) | (0b10 << 62) | tail
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _forget_random() -> None:
-    global _random
-    _random = b""
-
-
-os.register_at_fork(after_in_child=_forget_random)
 
 
 def new_id(prefix: str) -> str:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from atdp.randomness import random_bytes
 from registry import audit
 from registry.control import now, transaction
 from registry.tenants import RegistryError
@@ -87,7 +88,7 @@ class TenantKeys:
 
 def encrypt(key: bytes, plain: bytes, about: bytes) -> bytes:
     """AES-256-GCM: a random nonce, then the ciphertext; `about` is authenticated with it."""
-    nonce = os.urandom(_NONCE_BYTES)
+    nonce = random_bytes(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, about)
 
 

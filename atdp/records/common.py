@@ -21,9 +21,14 @@ Leaf = Annotated[
 ]
 
 
-class AtdpRecord(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, tag_field="record"):
-    """Base of the four record types; an absent optional field is absent from the JSON too."""
+class AtdpRecord(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False, tag_field="record"
+):
+    """Base of the four record types; an absent optional field is absent from the JSON too.
+
+    Records hold data and never each other in a circle: the garbage collector need not follow them.
+    """
 
 
-class PartOfRecord(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class PartOfRecord(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False):
     """Base of everything nested inside a record."""

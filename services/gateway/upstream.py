@@ -72,7 +72,7 @@ class Upstream:
         return dialect.name in self.dialects or dialect.name in self.translated
 
     def serves(self, model: str) -> bool:
-        return any(fnmatchcase(model, pattern) for pattern in self.patterns)
+        return model in self.patterns or any(fnmatchcase(model, pattern) for pattern in self.patterns)
 
     async def post(self, path: str, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> aiohttp.ClientResponse:
         """Send a request to `/v1` + `path`; gives the response when its headers are there. Raises aiohttp's errors."""
@@ -122,7 +122,10 @@ class Upstreams:
 
     def serving(self, model: str, tenant: str) -> Upstream | None:
         """The first provider that serves the model, and this tenant; None when none does."""
-        return next((each for each in self.providers if each.tenant in (None, tenant) and each.serves(model)), None)
+        for each in self.providers:
+            if each.tenant in (None, tenant) and each.serves(model):
+                return each
+        return None
 
 
 def plausible(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _MINUTE_S = 60.0
 _DAY_S = 86_400.0
+_NO_BUDGET = Budget()
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ASSUMED_TOKENS = 1_000
 """Reserved for an answer whose request does not say how long it may get."""
 
@@ -42,8 +44,12 @@ class Estimate:
 def estimate(request: Any, size: int) -> Estimate:
     """What a request of `size` bytes may use: four bytes a token, and the longest answer it allows."""
     asked = request if isinstance(request, dict) else {}
-    limits = (asked.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
-    longest = next((limit for limit in limits if isinstance(limit, int) and limit > 0), _ASSUMED_TOKENS)
+    longest = _ASSUMED_TOKENS
+    for name in _LIMITS:
+        limit = asked.get(name)
+        if isinstance(limit, int) and limit > 0:
+            longest = limit
+            break
     return Estimate(tokens=size // 4 + longest)
 
 
@@ -114,7 +120,7 @@ class Budgets:
         accounts: list[_Account] = []
         for of, name, budget in (
             ("tenant", "", policy.budget),
-            ("key", key, policy.key_budgets.get(key, Budget())),
+            ("key", key, policy.key_budgets.get(key, _NO_BUDGET)),
         ):
             account = self._account(tenant, name, day)
             refused = _over(account, budget, estimate, now, of)

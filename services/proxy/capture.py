@@ -125,6 +125,9 @@ class Exchange:
         self._inputs = Inputs(self.session, self.conversation, self.prints, self._before.turn if self._before else 0)
         self.inputs = [self._event(id=id, **fields) for id, fields in self._inputs.unstored().items()]
         self._answers = [self._answer(choice) for choice in ending.completion.ordered()]
+        first = self._answers[0][0] if self._answers and not self._before else None
+        self._told = None if first is None else Told.of(first, self.prints)
+        self._goes_on_from = self._before or self._prefix()
         self.call = self._call(ending)
         opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
         header = [] if opened else [self.header]
@@ -164,7 +167,7 @@ class Exchange:
         turn = self._inputs.turn(len(self.conversation))
         for position, (answer, piece, end) in enumerate(self._answers):
             pieces = None if self._before or position else [*self.prints.pieces, piece]
-            told = None if self._before or position else Told.of(answer, self.prints)
+            told = None if position else self._told
             answered = Step(self.event_id, end, pieces, turn, position, told)
             main = position == 0 and self.line == "main"
             sessions.answered(session, answered, completion.id if position == 0 else None, main)
@@ -219,8 +222,7 @@ class Exchange:
         causes = self._inputs.causes()
         if retry:
             causes.append(Cause(id=retry.event_id, rel="retry_of"))
-        step = self._before or self._prefix()
-        tip = self.session.tip
+        step, tip = self._goes_on_from, self.session.tip
         if step is not None and tip is not None and step.event_id != tip.event_id and not retry:
             causes.append(Cause(id=step.event_id, rel="branch_of"))
         return causes
@@ -241,7 +243,7 @@ class Exchange:
         if self._before is not None:
             append = [self._inputs.pointer(index) for index in range(len(self.conversation))]
             return MessagePrefix(prefix=self._before.event_id, append=append)
-        step = self._prefix()
+        step = self._goes_on_from
         changed = self._changed(step) if step is not None else None
         if step is None or changed is None:
             return convert(self.conversation, list[Message])
@@ -323,7 +325,7 @@ class Exchange:
     def _links(self) -> dict[str, Any]:
         """What a restart needs to know to go on from here, without reading what was said."""
         ends = [end for _, _, end in self._answers]
-        told = Told.of(self._answers[0][0], self.prints) if self._answers and not self._before else None
+        told = self._told
         return {
             "length": ends[0].length,
             "ends": [[end.exact.hex(), end.meaning.hex()] for end in ends],

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from atdp import messages
 
@@ -20,8 +21,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """No id has these: one travels in headers, and names rows."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """What a request says about where it belongs."""
 
     session_id: str | None = None

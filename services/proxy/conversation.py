@@ -8,7 +8,6 @@ been redacted since.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,8 +21,7 @@ NOTHING_SAID: Hash = b""
 _SYSTEM = ("system", "developer")
 
 
-@dataclass(frozen=True)
-class Seed:
+class Seed(msgspec.Struct, frozen=True, gc=False):
     """Where a conversation goes on from that the request does not repeat."""
 
     exact: Hash = NOTHING_SAID
@@ -32,8 +30,10 @@ class Seed:
     """Messages before the first of the request."""
 
 
-@dataclass(frozen=True)
-class Fingerprints:
+_START = Seed()
+
+
+class Fingerprints(msgspec.Struct, frozen=True):
     """Of a list of messages; each list has one entry a message."""
 
     key: bytes
@@ -54,7 +54,7 @@ def fingerprints(
     said: list[dict[str, Any]], instructions: Any = None, key: bytes = b"", seed: Seed | None = None
 ) -> Fingerprints:
     """The fingerprints of a request's messages."""
-    seed = seed or Seed()
+    seed = seed or _START
     pieces: list[Hash] = []
     exact: list[Hash] = []
     meanings: list[Hash] = []
@@ -75,7 +75,7 @@ def fingerprints(
 
 def after(prints: Fingerprints, answer: dict[str, Any], key: bytes, seed: Seed | None = None) -> tuple[Hash, Seed]:
     """The fingerprint of an answer alone, and of the conversation that it ends."""
-    seed = seed or Seed()
+    seed = seed or _START
     exact = prints.exact[-1] if prints.exact else seed.exact
     meaning = prints.meanings[-1] if prints.meanings else seed.meaning
     piece = _piece(answer, key)

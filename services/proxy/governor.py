@@ -12,7 +12,6 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
@@ -68,15 +67,14 @@ class Blocked(StoreUnavailable):
     """Redaction failed and the tenant's policy says that such an exchange must not be answered."""
 
 
-@dataclass
-class _Trajectory:
+class _Trajectory(msgspec.Struct, gc=False):
     """What must be remembered of a trajectory while it goes on."""
 
     dirty: bool
     """Was anything hidden in it, or might something have been? Then its token ids are sealed."""
     masked: bool = False
     """Is something gone for good? Then token ids that would tell it are gone too."""
-    known: dict[str, str] = field(default_factory=dict)
+    known: dict[str, str] = msgspec.field(default_factory=dict)
     """Values recognised, by entity: hidden from now on wherever they stand."""
     sealer: Sealer | None = None
     began_here: bool = False

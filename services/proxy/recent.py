@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 from msgspec import UnsetType
 
@@ -33,8 +34,7 @@ Owner = tuple[str, str, str]
 """Tenant, agent, purpose."""
 
 
-@dataclass(frozen=True)
-class KnownCall:
+class KnownCall(msgspec.Struct, frozen=True, gc=False):
     """A captured model call."""
 
     event_id: str

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from atdp import messages
 from services.proxy.conversation import NOTHING_SAID, Fingerprints, Hash, digest
 
@@ -20,8 +22,7 @@ _LEAST_ID = 8
 """Shorter call ids could stand in a text by chance."""
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, gc=False):
     """What an answer is known by."""
 
     asked: Hash

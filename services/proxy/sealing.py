@@ -9,13 +9,13 @@ the values and leaves the record, its hash and its chain as they are.
 from __future__ import annotations
 
 import hmac
-import os
 from typing import Any
 
 import orjson
 from cryptography.exceptions import InvalidTag
 
 from atdp.ids import new_id
+from atdp.randomness import random_bytes
 from registry.keyring import KEY_BYTES, TenantKeys, decrypt, encrypt
 from registry.tenants import RegistryError
 from services.proxy.drafts import SealedBlob, TrajectoryKey
@@ -38,7 +38,7 @@ class Sealer:
 
     @classmethod
     def fresh(cls, trajectory_id: str) -> Sealer:
-        return cls(trajectory_id, os.urandom(KEY_BYTES))
+        return cls(trajectory_id, random_bytes(KEY_BYTES))
 
     def key(self, keys: TenantKeys) -> TrajectoryKey:
         """The data key, wrapped, for the store: the first one of a trajectory stays, so it is sent every time."""
@@ -48,7 +48,7 @@ class Sealer:
     def seal(self, value: Any, labels: list[str]) -> tuple[dict[str, Any], SealedBlob]:
         """The stand-in for a JSON value, and the blob it names."""
         data = orjson.dumps(value)
-        salt = os.urandom(_SALT_BYTES)
+        salt = random_bytes(_SALT_BYTES)
         id = new_id("blob")
         blob = SealedBlob(id, self.trajectory_id, _FORM + encrypt(self._data_key, salt + data, _about(id, self)))
         stand_in = {"sealed": id, "commit": _commit(salt, data), "labels": labels, "bytes": len(data)}
@@ -69,7 +69,8 @@ class Sealer:
 
 
 def _commit(salt: bytes, data: bytes) -> str:
-    return "hmac-sha256:" + hmac.digest(salt, data, "sha256").hex()
+    # not `hmac.digest`, which lets go of Python's lock: an event loop may get it back only milliseconds later
+    return "hmac-sha256:" + hmac.new(salt, data, "sha256").hexdigest()
 
 
 def _about(id: str, sealer: Sealer) -> bytes:

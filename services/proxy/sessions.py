@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import field
 
 from atdp import clock
 from atdp.ids import new_id
@@ -31,8 +31,7 @@ _STEPS_WITH_PIECES = 4
 history in another form."""
 
 
-@dataclass
-class Step:
+class Step(msgspec.Struct, gc=False):
     """A call that was answered: the point from which a conversation goes on."""
 
     event_id: str
@@ -48,8 +47,7 @@ class Step:
     """What its answer is known by when it comes back in other words; only of the first."""
 
 
-@dataclass(frozen=True)
-class PendingCall:
+class PendingCall(msgspec.Struct, frozen=True):
     """A tool call whose result has not come back yet."""
 
     event_id: str
@@ -58,8 +56,7 @@ class PendingCall:
     step: int
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """The last time a request with these bytes was made."""
 
     event_id: str
@@ -68,8 +65,7 @@ class Attempt:
     step: int
 
 
-@dataclass(eq=False)
-class Session:
+class Session(msgspec.Struct, eq=False, gc=False):
     """A conversation and its open trajectory. Changes only after what it says is durable."""
 
     key: Key

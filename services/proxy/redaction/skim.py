@@ -93,20 +93,35 @@ class Skim:
         if len(value) == 1 and "event" in value and key in ("append", "messages"):
             return True
         names, shorts = self._names, self._shorts
+        depth += 1
         for name, item in value.items():
             known = names.get(name) or self._name(name)
             if not known.plain:
                 return False
-            if item.__class__ is str and item in shorts and not known.explains:
-                continue  # most leaves are such words; the rest of this is the price of a call less
-            if name != ours and not self._value(item, name, known, depth + 1):
+            # as `_value` does; most leaves are short words, and a call for each would be half of all the time here
+            kind = item.__class__
+            if kind is str:
+                if item in shorts and not known.explains:
+                    continue
+                clean = self._text(item, name, known)
+            elif kind is dict:
+                clean = name == ours or (depth < _MAX_DEPTH and self._object(item, name, depth))
+            elif item is None or kind is bool or kind is float:
+                continue
+            else:
+                clean = self._value(item, name, known, depth)
+            if not clean and name != ours:
                 return False
         return True
 
     def _array(self, value: Sequence[Any], key: str, name: _Name, depth: int) -> bool:
         if len(value) > 1 and not self._neighbours(value):
             return False
-        return all(self._value(item, key, name, depth + 1) for item in value)
+        depth += 1
+        for item in value:  # noqa: SIM110 (a generator costs as much as what it asks)
+            if not self._value(item, key, name, depth):
+                return False
+        return True
 
     def _neighbours(self, items: Sequence[Any]) -> bool:
         """Is there no header in `[name, value]`, and nothing that shows only when texts are read as one?"""
