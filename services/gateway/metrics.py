@@ -16,6 +16,8 @@ from services.gateway.traces_out import Counts
 from services.proxy.store import EventStore
 from services.router.shadow import ShadowMirror
 
+_TOKENS = (("input", "prompt_tokens", "input_tokens"), ("output", "completion_tokens", "output_tokens"))
+"""Directions, and what dialects call them."""
 _STATES = ("ok", "spooling", "refusing")
 OVERHEAD_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 """Upper bounds of the histogram of time spent in the gateway."""
@@ -42,9 +44,12 @@ class Metrics:
     def called(self, agent: str, version: str, role: str, status: str, usage: Mapping[str, object] | None) -> None:
         """A model call that has ended."""
         self.calls[agent, version, role, status] += 1
-        for direction, names in (("input", ("prompt_tokens", "input_tokens")),
-                                 ("output", ("completion_tokens", "output_tokens"))):  # fmt: skip
-            count = next((usage[name] for name in names if isinstance(usage.get(name), int)), 0) if usage else 0
+        if usage is None:
+            return
+        for direction, name, other in _TOKENS:
+            count = usage.get(name)
+            if not isinstance(count, int):
+                count = usage.get(other)
             if isinstance(count, int) and count > 0:
                 self.tokens[agent, version, direction] += count
 

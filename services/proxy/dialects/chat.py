@@ -50,10 +50,15 @@ class Chat(OpenAIDialect):
         return completion
 
     def names(self, request: Mapping[str, Any]) -> list[str]:
-        said = dicts(request.get("messages"))
-        files = [part for message in said for part in dicts(message.get("content")) if part.get("type") == "file"]
-        audio = [message["audio"] for message in said if isinstance(message.get("audio"), dict)]
-        return [*state_in(files), *(id for each in audio for id in id_of(each))]
+        files: list[dict[str, Any]] = []
+        audio: list[dict[str, Any]] = []
+        for message in dicts(request.get("messages")):
+            content = message.get("content")
+            if isinstance(content, list):  # most are text
+                files += (part for part in dicts(content) if part.get("type") == "file")
+            if isinstance(message.get("audio"), dict):
+                audio.append(message["audio"])
+        return [*state_in(files), *(id for each in audio for id in id_of(each))] if files or audio else []
 
     def assembler(self) -> ChatAssembler:
         return ChatAssembler()
