@@ -67,7 +67,8 @@ def pack_all(bodies: Sequence[bytes]) -> list[bytes]:
     """Each of them as `pack` packs it; many of them at once, without Python's lock, which other threads want."""
     if len(bodies) < _MANY:
         return [pack(body) for body in bodies]
-    return [_ZSTANDARD + frame.tobytes() for frame in _zstandard.compress_many(list(bodies))]
+    frames = _zstandard.compress_many(list(bodies))
+    return [_ZSTANDARD + frames[place].tobytes() for place in range(len(frames))]
 
 
 def unpack(stored: bytes | str) -> bytes:

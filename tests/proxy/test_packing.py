@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zstandard
 
-from services.proxy.packing import pack, unpack
+from services.proxy.packing import pack, pack_all, unpack
 from services.proxy.packing_dictionary import FILE, samples
 
 RECORD = b'{"atdp":"1.0","kind":"user_message","record":"event","seq":7,"y":{"status":"ok"},"hash":"sha256:ab"}'
@@ -25,6 +25,12 @@ def test_a_record_is_the_same_when_it_is_unpacked_and_less_than_half_while_it_is
     packed = [pack(record) for record in records]
     assert [unpack(body) for body in packed] == records
     assert sum(map(len, packed)) < sum(map(len, records)) / 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 200])
+def test_many_records_at_once_are_packed_as_each_is_alone(count: int) -> None:
+    records = samples(count, seed=11)
+    assert pack_all(records) == [pack(record) for record in records]
 
 
 def test_what_was_never_packed_is_given_back() -> None:
