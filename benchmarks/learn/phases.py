@@ -16,7 +16,7 @@ from services.worker.adapters import average
 
 _GOAL = 0.8
 _START = (0.2, 0.5)
-_ENOUGH = 0.35
+_ENOUGH = 0.25
 """Success after which imitation stops. It shows the first step only; RL must find what to make of the result."""
 _ETAS = (0, 2, 8)
 _GLANCE = 0.5
@@ -36,7 +36,7 @@ class Phases:
         self._kept = school.folder.parent / "ladder"
 
     def lift(self) -> dict[str, Any]:
-        """From the base model: imitation until a third is solved, then on-policy until the goal is passed."""
+        """From the base model: imitation until a quarter is solved, then on-policy until the goal is passed."""
         ladder, imitation_s = timed(self.ladder)
         start = max(ladder, key=lambda rung: rung[1])[0]
         school, agent = self._school, "lift"

@@ -50,8 +50,10 @@ def run(var: Path, *, quick: bool, say: Say) -> dict[str, Any]:
             refusals, swaps = asyncio.run(_swapped(stack, traffic, first, others, folder, say))
         say("scoring every token again under the version it is recorded with")
         checked = _checked(folder / "var", trainer, traffic.events, [a.name for a in adapters])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    except Exception:
+        say(f"what the servers said is in {folder / 'var'}")
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     parts = {part: round(median(swap[part] for swap in swaps), 3) for part in swaps[0] if part != "probe_difference"}
     return {
         "failed_requests": len(traffic.failed),

@@ -95,7 +95,7 @@ def trl(work: Workload, model: Path, threads: int) -> Step:
 
     from benchmarks.train import references
     from benchmarks.train.trl_losses import rollout_inputs
-    from services.worker.training.policy import LORA_TARGETS
+    from services.worker.policies import LORA_TARGETS
 
     torch.set_num_threads(threads)
     rows = work.rows()
@@ -110,7 +110,7 @@ def trl(work: Workload, model: Path, threads: int) -> Step:
         "report_to": [],
         "max_steps": STEPS,
     }
-    lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=LORA_TARGETS, task_type="CAUSAL_LM")
+    lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(LORA_TARGETS), task_type="CAUSAL_LM")
     net = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
     inputs: dict[str, Any]

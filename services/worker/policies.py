@@ -10,8 +10,15 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What makes an adapter, in digest order."""
+
+
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The modules an adapter may change; training changes all of them, and serving is set up for no others. An adapter of
+the embedding or of the output layer would cost every decoded token a pass over the vocabulary."""
 
 
 class PolicyError(Exception):
@@ -28,6 +35,24 @@ def policy_digest(directory: Path) -> str:
         if not file.is_file() or not file.stat().st_size:
             raise PolicyError(f"{directory} is not an adapter: {name} is missing or empty")
     return _digest([directory / name for name in ADAPTER_FILES])
+
+
+def check_targets(directory: Path) -> None:
+    """Raises `PolicyError` when the adapter names modules that are not served, or replaces whole ones."""
+    try:
+        config = msgspec.json.decode((directory / ADAPTER_FILES[0]).read_bytes(), type=_Config)
+    except msgspec.DecodeError as error:
+        raise PolicyError(f"{directory}: {ADAPTER_FILES[0]} is not an adapter's configuration: {error}") from error
+    named = [config.target_modules] if isinstance(config.target_modules, str) else config.target_modules
+    others = sorted({name for name in named if name.rpartition(".")[-1] not in LORA_TARGETS})
+    others += config.modules_to_save or []
+    if others:
+        raise PolicyError(f"{directory} changes {', '.join(others)}; served are changes of {', '.join(LORA_TARGETS)}")
+
+
+class _Config(msgspec.Struct):
+    target_modules: list[str] | str = []
+    modules_to_save: list[str] | None = None
 
 
 def model_digest(directory: Path) -> str:

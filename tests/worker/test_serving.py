@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from services.worker.policies import policy_digest
 from services.worker.serving.weights import weights_digest
 from services.worker.training.examples import Example
 from services.worker.training.job import read_job
@@ -81,6 +84,9 @@ class Worker:
             "temperature": 0,
         }
         return self.vllm.post("/v1/chat/completions", json=body)
+
+    def in_flight(self, name: str) -> int:
+        return int(self.vllm.post("/evoplane/gate", json={}).json()["in_flight"].get(name, 0))
 
     def served(self) -> list[str]:
         return [policy["name"] for policy in self.http.get("/v1/policies").json()["policies"]]
@@ -175,6 +181,38 @@ def test_a_trained_policy_is_served_after_its_probe_agrees(worker: Worker, body:
     assert answer.json()["probe_difference"] < 1e-3
     assert worker.served() == ["support-one"]
     assert worker.chat("support-one").json()["model"] == "support-one"
+
+
+def test_a_policy_is_probed_while_others_are_answered(worker: Worker, body: Callable[..., dict[str, Any]]) -> None:
+    """vLLM 0.32 ended when a prompt was scored beside more than one running request, wherever the output layer could
+    have an adapter."""
+    long = {"model": "support-one", "prompt": "abc", "max_tokens": 300, "ignore_eos": True}
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(3):
+            running = [pool.submit(worker.vllm.post, "/v1/completions", json=long) for _ in range(6)]
+            while worker.in_flight("support-one") < 6:
+                time.sleep(0.01)
+            added = worker.http.post("/v1/policies", json=body("two"))
+            assert added.status_code == 200, added.text
+            assert not any(request.done() for request in running), "probed after they had ended"
+            assert [request.result().status_code for request in running] == [200] * 6
+            assert worker.http.delete("/v1/policies/support-two").status_code == 200
+
+
+def test_an_adapter_of_what_is_not_served_is_refused(
+    worker: Worker, body: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(body("two")["path"], folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"target_modules": ["q_proj", "lm_head"]}))
+
+    answer = worker.http.post(
+        "/v1/policies", json=body("two") | {"path": str(folder), "digest": policy_digest(folder), "probe": None}
+    )
+
+    assert answer.status_code == 404 and "lm_head" in answer.text
+    assert worker.served() == ["support-one"]
 
 
 def test_adding_what_is_served_changes_nothing(worker: Worker, body: Callable[..., dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from services.worker.files import write_atomically
-from services.worker.policies import PolicyError, policy_digest
+from services.worker.policies import PolicyError, check_targets, policy_digest
 from services.worker.serving.updates import Update, Updates
 from services.worker.serving.vllm import VllmError, VllmServer
 
@@ -154,6 +154,7 @@ class Policies:
         found = await asyncio.to_thread(policy_digest, policy.directory)
         if found != policy.digest:
             raise PolicyConflict(f"{policy.path} has digest {found}, not {policy.digest}")
+        check_targets(policy.directory)
         update.to("loading")
         await server.load(policy.name, policy.directory)
         update.to("probing")

@@ -17,6 +17,7 @@ import httpx
 
 from evoplane.settings import Settings
 from services.worker import process
+from services.worker.policies import LORA_TARGETS
 
 TEMPLATE = Path(__file__).parent / "smollm2-tools.jinja"
 INSIDE = Path(__file__).parent / "inside"
@@ -58,6 +59,10 @@ def command(settings: Settings, weights: Path | None = None) -> list[str]:
         "--enable-prefix-caching",
         f"--block-size={_CACHE_BLOCK_TOKENS}",
         "--enable-lora",
+        # else the output layer is wrapped, too: every step gathers an adapter of the whole vocabulary for each
+        # request, and scoring a prompt while others decode ends the engine (vLLM 0.32 takes it for a row a request)
+        "--lora-target-modules",
+        *LORA_TARGETS,
         f"--max-loras={worker.max_loras}",
         f"--max-cpu-loras={4 * worker.max_loras}",
         f"--max-lora-rank={settings.evolve.lora_rank}",

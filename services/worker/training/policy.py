@@ -15,11 +15,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from services.worker.policies import LORA_TARGETS
 from services.worker.training.job import Job
 from services.worker.training.logprobs import token_scores
 from services.worker.training.packing import ATTENTION, Pack
-
-LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 class Output(NamedTuple):
@@ -79,7 +78,7 @@ def load_policy(job: Job, *, reward_head: bool = False) -> Policy:
         )
     else:
         config = LoraConfig(
-            r=job.lora_rank, lora_alpha=2 * job.lora_rank, target_modules=LORA_TARGETS, task_type="CAUSAL_LM"
+            r=job.lora_rank, lora_alpha=2 * job.lora_rank, target_modules=list(LORA_TARGETS), task_type="CAUSAL_LM"
         )
         policy = Policy(get_peft_model(model, config), reward_head=reward_head)
     if isinstance(policy.model, PeftModel):
