@@ -16,6 +16,7 @@ from evoplane.settings import Settings
 from flows import environment  # noqa: F401  (before prefect)
 from flows.deliver import end_delivery
 from registry import approvals, candidates, control, mlflow_approvals, pointers, prefect_runs
+from registry.tenants import RegistryError
 
 from prefect import get_client  # isort: skip
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType  # isort: skip
@@ -35,12 +36,15 @@ def follow(config: Settings) -> None:
     told = {a.id for a in approvals.list_approvals(connection) if a.status != "pending"}
     looked, installed = 0.0, False
     while True:
+        time.sleep(_LOOK_S)
         try:
             resume_decided(config, connection, told)
             end_expired(config, connection)
             waits = any(a.status == "pending" for a in approvals.list_approvals(connection))
             if waits and time.monotonic() - looked > _MLFLOW_LOOK_S:
                 looked = time.monotonic()
+                if not mlflow_approvals.answers(config):
+                    continue  # its client would wait for minutes, and what people decide elsewhere with it
                 if not installed:
                     _log.info("MLflow's webhook for approvals: %s", mlflow_approvals.install(config))
                     installed = True
@@ -48,23 +52,26 @@ def follow(config: Settings) -> None:
                     _log.info("approval by MLflow's tag: %s", outcome)
         except Exception as error:  # MLflow or Prefect away, or busy: the next look is soon
             _log.warning("approvals could not be followed: %s", error)
-        time.sleep(_LOOK_S)
 
 
 def resume_decided(config: Settings, connection: sqlite3.Connection, told: set[str]) -> None:
     """Resume the runs of approvals that were decided, or whose time was up, since the last look.
 
-    `told` are those that need nothing more.
+    `told` are those that need nothing more. A run that cannot be told now keeps no other from it.
     """
     for asked in approvals.list_approvals(connection):
         if asked.id in told:
             continue
         if asked.status == "pending" and asked.left_s() <= 0:
             asked = approvals.get(connection, asked.id)
-        if asked.status != "pending":
+        if asked.status == "pending":
+            continue
+        try:
             if asked.flow_run_id is not None:
                 prefect_runs.resume_approval(config, asked)
             told.add(asked.id)
+        except RegistryError as error:
+            _log.warning("the run of approval %s could not be told that it is %s: %s", asked.id, asked.status, error)
 
 
 def end_expired(config: Settings, connection: sqlite3.Connection) -> None:

@@ -87,6 +87,7 @@ def serve_long(config: Settings, child: subprocess.Popen[bytes]) -> None:
                 _log.info("automations: %s", ", ".join(automations.install(client)))
             take_up_deliveries(config)
             ready_file(config).write_text(str(os.getpid()))
+            mirror_all(config)
         except Exception:
             _log.exception("the flows cannot be started by events: stopping")
             os.kill(os.getpid(), signal.SIGTERM)
@@ -184,7 +185,6 @@ def take_up_deliveries(config: Settings) -> None:
     """Every accepted candidate whose delivery was cut off goes on: resumed if decided, else delivered anew."""
     connection = control.connect(config.control_db)
     for agent in pointers.all_routes(connection):
-        _mirror(config, agent)
         open_runs = awaiting.open_deliveries(agent)
         take_out_leftovers(connection, agent, set(open_runs.values()))
         for version in deliveries.under_way(connection, agent):
@@ -204,11 +204,13 @@ def take_out_leftovers(connection: sqlite3.Connection, agent: str, delivered: se
         take_out(connection, agent, str(version), "its delivery was gone when the flows started")
 
 
-def _mirror(config: Settings, agent: str) -> None:
-    try:
-        versions.mirror_aliases(config, control.connect(config.control_db), agent)
-    except Exception as error:  # MLflow being away must not keep flows from being served
-        _log.warning("MLflow's aliases of %s could not be mirrored: %s", agent, error)
+def mirror_all(config: Settings) -> None:
+    """Make up for what MLflow missed while it or the flows were away. Last of all: its client waits long for it."""
+    for agent in pointers.all_routes(control.connect(config.control_db)):
+        try:
+            versions.mirror_aliases(config, control.connect(config.control_db), agent)
+        except Exception as error:  # MLflow being away must not keep flows from being served
+            _log.warning("MLflow's aliases of %s could not be mirrored: %s", agent, error)
 
 
 def _wait_for_deployment(client: SyncPrefectClient, name: str, child: subprocess.Popen[bytes]) -> None:

@@ -115,6 +115,14 @@ def reconcile(config: Settings, connection: sqlite3.Connection) -> list[str]:
     return outcomes
 
 
+def answers(config: Settings) -> bool:
+    """Is MLflow there?"""
+    try:
+        return httpx.get(f"{config.mlflow_url}/health", timeout=_ANSWER_TIMEOUT_S).is_success
+    except httpx.HTTPError:
+        return False
+
+
 def answer(config: Settings, agent: str, version: str, outcome: str) -> None:
     """Show on the version what came of the tag. By REST: MLflow's client has no place in a gateway's process.
 

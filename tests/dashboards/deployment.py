@@ -17,6 +17,9 @@ from services.proxy.store import open_store
 from tests.governance.drafting import call, opened
 from tests.proxy.drafting import CONTEXT
 
+_COMMIT = 200
+"""Conversations that a crowd's commit takes."""
+
 
 @dataclass
 class Deployment:
@@ -69,6 +72,16 @@ async def make(folder: Path, conversations: int = 30) -> Deployment:
             await store.append(tenant, _conversation(tenant, number))
     await store.close()
     return Deployment(config, keys, asked.id)
+
+
+async def crowd(config: Settings, tenant: str, first: int, until: int) -> None:
+    """Conversations number `first` to `until` of a tenant, recorded in crowded commits."""
+    store = open_store(config)
+    await store.start()
+    for start in range(first, until, _COMMIT):
+        numbers = range(start, min(until, start + _COMMIT))
+        await store.append(tenant, [draft for number in numbers for draft in _conversation(tenant, number)])
+    await store.close()
 
 
 def _fact(tenant: str) -> MemoryItem:

@@ -1,4 +1,4 @@
-"""A deployment as `evoplane up` starts it (Prefect, MLflow, flows, gateway), killed and started on another day.
+"""A deployment as `evoplane up` starts it (all but model server and drift pages), killed and started on another day.
 
 Only the model behind it is scripted. The day is moved for its processes alone, by a clock loaded before libc.
 """
@@ -29,7 +29,7 @@ from registry.manifest import Harness, Manifest, Policy
 from tests.flows.model import ScriptedModel
 
 COMPILER = shutil.which("cc")
-PARTS = ("prefect", "mlflow", "flows", "gateway")
+PARTS = ("prefect", "mlflow", "flows", "gateway", "console")
 _SHORT = {
     "DELIVERY__CANARY_WEIGHTS": "[0.5]",
     "DELIVERY__CANARY_MIN_SESSIONS": "6",
@@ -54,6 +54,8 @@ class Deployment:
         self._told["EVOPLANE_PATHS__VAR"] = str(folder / "var")
         self._days = 0
         self._keys: dict[str, str] = {}
+        self.operators: dict[str, str] = {}
+        """Eli's key for each agent."""
         with self._environment():
             self.config: Settings = settings()
         self._model = ScriptedModel(self.config.worker.vllm_port)
@@ -100,6 +102,7 @@ class Deployment:
                 description="as it came" if parent is None else "answers are repeatable",
             )  # fmt: skip
         pointers.set_champion(connection, name, "1", "first", "test")
+        self.operators[name] = tenants.create_key(connection, "acme", name, "operate", owner="eli")[1]
         self._keys[name] = tenants.create_key(connection, "acme", name, "serve", owner="test")[1]
 
     def deliver(self, agent: str) -> None:

@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 CHROMIUM = Path("/usr/bin/chromium")
-AGENTS = ("support", "shop", "till", "desk")
-"""Approved in MLflow; approved by three ways at once; rejected; never answered by the second approver."""
+AGENTS = ("support", "shop", "till", "office", "desk")
+"""Approved in MLflow; by three ways at once; rejected; approved in the console; never by the second approver."""
 THURSDAY, WEDNESDAY = 3, 9
 
 
@@ -95,29 +95,34 @@ def test_on_thursday_after_a_restart_of_everything_they_wait_on(thursday: Deploy
         assert (thursday.state(agent), thursday.promotions(agent)) == ("approval", 0)
 
 
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed: `make browser`")
-def test_a_tag_set_on_mlflow_s_page_promotes_the_version_once(thursday: Deployment) -> None:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
+    if not CHROMIUM.exists():
+        pytest.skip("Chromium is not installed: `make browser`")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        running.close()
+
+
+def test_a_tag_set_on_mlflow_s_page_promotes_the_version_once(thursday: Deployment, browser: Any) -> None:
     assert thursday.decide("support", "approve", "dana").returncode == 0
     assert thursday.champion("support") == "1"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        try:
-            page.goto(f"{thursday.config.mlflow_url}/#/models/support/versions/2")
-            set_tag(page, "approval", "approved by eli: evidence is clear")
-            with thursday.customers("support"):
-                wait_for("promotion", lambda: thursday.champion("support") == "2")
-                wait_for("the end of the watch", lambda: thursday.outcomes("support"))
-            page.reload()
-            page.get_by_text("approval_record").first.wait_for(timeout=30_000)
-            if "EVOPLANE_SCREENSHOTS" in os.environ:
-                page.wait_for_timeout(1000)
-                middle = {"x": 198, "y": 8, "width": 746, "height": 800}
-                page.screenshot(path=Path(os.environ["EVOPLANE_SCREENSHOTS"]) / "mlflow-approval.png", clip=middle)
-        finally:
-            browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{thursday.config.mlflow_url}/#/models/support/versions/2")
+    set_tag(page, "approval", "approved by eli: evidence is clear")
+    with thursday.customers("support"):
+        wait_for("promotion", lambda: thursday.champion("support") == "2")
+        wait_for("the end of the watch", lambda: thursday.outcomes("support"))
+    page.reload()
+    page.get_by_text("approval_record").first.wait_for(timeout=30_000)
+    if "EVOPLANE_SCREENSHOTS" in os.environ:
+        page.wait_for_timeout(1000)
+        middle = {"x": 198, "y": 8, "width": 746, "height": 800}
+        page.screenshot(path=Path(os.environ["EVOPLANE_SCREENSHOTS"]) / "mlflow-approval.png", clip=middle)
+    page.close()
     assert thursday.said("support") == [
         ("dana", "approval.granted", "cli"),
         ("eli", "approval.approved", "mlflow"),
@@ -129,6 +134,24 @@ def test_a_tag_set_on_mlflow_s_page_promotes_the_version_once(thursday: Deployme
     again = thursday.decide("support", "approve", "eli")
     assert json.loads(again.stdout)["changed"] is False
     assert thursday.promotions("support") == 1
+
+
+def test_the_console_s_button_promotes_the_version_once(thursday: Deployment, browser: Any) -> None:
+    assert thursday.decide("office", "approve", "dana").returncode == 0
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{thursday.config.console_url}/login")
+    page.keyboard.type(thursday.operators["office"])
+    page.keyboard.press("Enter")
+    page.click(".ask a")
+    page.fill("#reason", "reads well")
+    page.click("button.yes")
+    page.wait_for_selector("[role=status]")
+    page.close()
+    with thursday.customers("office"):
+        wait_for("the end of the watch", lambda: thursday.outcomes("office"))
+    assert thursday.said("office")[-1] == ("eli", "approval.approved", "console")
+    assert thursday.approval("office").grants[-1].authenticated
+    assert (thursday.outcomes("office"), thursday.promotions("office")) == (["Promoted"], 1)
 
 
 def test_three_ways_at_once_promote_once(thursday: Deployment) -> None:
@@ -177,7 +200,7 @@ def test_without_the_second_approver_it_has_expired_after_a_week(thursday: Deplo
     late = thursday.decide("desk", "approve", "eli")
     assert late.returncode != 0 and "expired" in late.stderr
     assert (thursday.champion("desk"), thursday.promotions("desk")) == ("1", 0)
-    assert [thursday.promotions(agent) for agent in AGENTS] == [1, 1, 0, 0]  # nothing began again
+    assert [thursday.promotions(agent) for agent in AGENTS] == [1, 1, 0, 1, 0]  # nothing began again
     assert audit.verify(thursday.connection) == []
 
 

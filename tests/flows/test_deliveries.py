@@ -17,6 +17,7 @@ from flows import awaiting, deliveries, exposure, mirroring, serve, telling
 from flows.exposure import StageResult
 from registry import approvals, audit, canaries, candidates, control, pointers, tenants, versions
 from registry.manifest import AgentVersion, Manifest, Policy
+from registry.tenants import RegistryError
 from tests.evaluators.conftest import make_case
 
 from prefect.states import Cancelled, Crashed, Failed  # isort: skip
@@ -252,6 +253,24 @@ def test_what_was_decided_anywhere_resumes_its_run_once(
     for _ in range(2):
         awaiting.resume_decided(config, connection, told)
     assert resumed == [("run-1", "approved")]
+
+
+def test_a_run_that_is_gone_does_not_keep_others_from_being_told(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def resume(_: Settings, asked: approvals.Approval) -> None:
+        if asked.flow_run_id == "run-1":
+            raise RegistryError("Prefect answered 404")
+        told.append(str(asked.flow_run_id))
+
+    monkeypatch.setattr(awaiting.prefect_runs, "resume_approval", resume)
+    for version, run in (("2", "run-1"), ("3", "run-2")):
+        asked = approvals.request(connection, AGENT, version, {}, 60, run)
+        approvals.decide(connection, asked.id, "rejected", "dana", "console")
+    awaiting.resume_decided(config, connection, set())
+    assert told == ["run-2"]
 
 
 def test_a_run_whose_time_is_up_is_told_so(
