@@ -265,6 +265,8 @@ class Gateway:
     def _confirmed(self, exchange: Exchange, ending: Ending, stored: asyncio.Future[list[Stored]]) -> None:
         """What was queued without waiting is durable, or lost."""
         self.background.discard(stored)
+        if stored.cancelled():
+            return  # the gateway was not given the time to end: the next start reads what became of it
         error = stored.exception()
         if error is None:
             self._go_on(exchange, ending)
