@@ -93,6 +93,49 @@ def select(cases: Sequence[Case], split: Split, facts: Sequence[EstablishedFact]
     return Selection(train=tuple(chosen), heldout=tuple(heldout), dropped=dict(dropped))
 
 
+def shown_otherwise(cases: Sequence[Case]) -> list[Case]:
+    """Failures for which somebody showed another answer than the agent's own, whose tokens are there: pairs."""
+    return [c for c in cases if c.demonstration_id and not c.success and c.completion_token_ids]
+
+
+def hinted(cases: Sequence[Case], split: Split) -> list[Case]:
+    """Answers about which people said something afterwards, with the tokens of both sides, of no held-out task."""
+    return [
+        c
+        for c in cases
+        if c.trainable
+        and c.corrections
+        and c.prompt_token_ids
+        and c.completion_token_ids
+        and not split.is_held_out(c)
+        and not c.entities & split.heldout_entities
+    ]
+
+
+def contrasting(cases: Sequence[Case], split: Split, temperature: float = 1.0) -> tuple[list[Case], dict[str, int]]:
+    """Attempts at the same prompt of one tenant, sampled at this temperature, of which some succeeded and some did not;
+    and why others are none: a group that always fails, or never, tells no better from a worse."""
+    dropped: Counter[str] = Counter()
+    groups: dict[tuple[str, tuple[int, ...]], list[Case]] = defaultdict(list)
+    for case in cases:
+        if not case.trainable or case.success is None or not case.prompt_token_ids or not case.completion_token_ids:
+            continue
+        sampled = case.params.get("temperature")
+        if abs((1.0 if sampled is None else float(sampled)) - temperature) > 1e-6:
+            dropped[f"sampled at another temperature than {temperature:g}"] += 1
+        elif split.is_held_out(case):
+            dropped["of a held-out task"] += 1
+        else:
+            groups[case.tenant, tuple(case.prompt_token_ids)].append(case)
+    kept = []
+    for members in groups.values():
+        if len({c.success for c in members}) > 1:
+            kept += members
+        else:
+            dropped["a group of one" if len(members) == 1 else "all of its group ended alike"] += len(members)
+    return kept, dict(dropped)
+
+
 def grounded(case: Case) -> bool:
     """Can the taught answer be read off what the model was shown?"""
     if case.taught is None or case.taught.calls or not quantities(case.taught.text):

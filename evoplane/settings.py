@@ -178,6 +178,9 @@ class Evolve(_Section):
     epochs: int = Field(3, description="times a policy update sees each example")
     batch_size: int = Field(8, description="examples an optimiser step learns from, packed into one sequence")
     learning_rate: float = Field(6e-4, description="peak learning rate of a policy update (AdamW on LoRA)")
+    gentle_learning_rate: float = Field(
+        1e-4, description="the same for what moves the policy by its own answers: DPO, GRPO, OPD"
+    )
     lora_rank: int = Field(16, description="rank of the adapters trained here")
     memory_cost: float = Field(0.005, description="subtracted from a memory candidate's lower bound")
     policy_cost: float = Field(0.02, description="subtracted from a policy candidate's lower bound")
@@ -206,8 +209,10 @@ class Surfaces(_Section):
     policy_risk: float = Field(0.0, ge=0, description="the same for a policy update")
     rollback_risk: float = Field(0.0, ge=0, description="the same for a rollback")
     algorithms: list[Literal["sft", "rft", "dpo", "grpo", "opd"]] = Field(
-        ["sft"], description="policy updates that may be proposed when there is data for them"
+        ["sft", "rft", "dpo", "grpo", "opd"],
+        description="policy updates that may be proposed when there is data for them",
     )
+    max_trained: int = Field(1, ge=0, description="policy candidates trained in one evolution, at most, best first")
     gepa_url: str = Field("", description="OpenAI-compatible endpoint that writes prompts for GEPA; empty: off")
     gepa_model: str = Field("", description="the model asked there")
     gepa_key_env: str = Field("", description="environment variable that holds that endpoint's key, if it needs one")

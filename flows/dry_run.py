@@ -22,7 +22,7 @@ import msgspec
 from dashboards.reading import CaseReader
 from evaluators import diagnosis
 from evoplane.settings import Settings, settings
-from flows import candidates, evolution, locks, pages, policies, training
+from flows import candidates, evolution, locks, pages, policies, recipes, training
 from flows.interventions import Proposal
 from registry import control, pointers
 from registry.manifest import Manifest
@@ -102,8 +102,10 @@ def _told(name: str, step: Any, *args: Any) -> Any:
 
 def _train(config: Settings, agent: str, proposal: Proposal, scratch: Path) -> dict[str, Any]:
     try:
-        chosen = training.make_training_set(config, agent, repository=scratch / "snapshots")
-        trained = training.train(config, agent, chosen, lambda line: None, scratch=scratch / proposal.name)
+        told = recipes.options(config, agent, proposal.content)
+        kind = recipes.kind(proposal.content)
+        chosen = training.make_training_set(config, agent, kind, repository=scratch / "snapshots")
+        trained = training.train(config, agent, chosen, lambda line: None, told, scratch / proposal.name)
     except training.TrainingFailed as error:
         raise evolution.CandidateFailed(str(error)) from error
     result = {k: v for k, v in trained.result.items() if k != "probe"}

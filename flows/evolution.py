@@ -11,7 +11,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from atdp.ids import new_id
@@ -23,10 +22,12 @@ from evaluators.diagnosis.belief import believed
 from evaluators.replay.safety import on_cases
 from evoplane.settings import Settings
 from flows import evidence_record, locks, pages
-from flows.interventions import Evidence, Proposal, interventions, rejections
+from flows.budget import over_budget
+from flows.interventions import Evidence, Proposal, interventions
 from flows.probes import probes, probes_lost, tests_failed
+from flows.proposing import propose
 from flows.snapshot import Snapshot
-from registry import control, decisions, pointers
+from registry import decisions, pointers
 from registry.manifest import AgentVersion, Manifest
 
 _LOCK_WAIT_S = 5.0
@@ -127,19 +128,6 @@ def _run(config: Settings, connection: sqlite3.Connection, agent: str, reason: s
     return Evolved(state, decision.ranking[0].why, id, record)
 
 
-def over_budget(config: Settings, connection: sqlite3.Connection, agent: str) -> str | None:
-    """Why no further evolution may start today, counted from the agent's decision records; None when one may."""
-    since = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-    today = [r for r in decisions.list_decisions(connection, agent) if r["at"] >= since]
-    replayed = [r for r in today if any(c["replay"] for c in r["candidates"].values())]
-    trained = sum(bool(c.get("training")) for r in today for c in r["candidates"].values())
-    if len(replayed) >= config.evolve.budget_per_day:
-        return f"{len(replayed)} evolutions of {agent} within a day; the budget is {config.evolve.budget_per_day}"
-    if trained >= config.evolve.trainings_per_day:
-        return f"{trained} trainings for {agent} within a day; the budget is {config.evolve.trainings_per_day}"
-    return None
-
-
 def before(known: Mapping[str, AgentVersion], cases: Sequence[Case], champion: str) -> list[AgentVersion]:
     """The champion and the versions that served before it, as the cases show, newest first."""
     last: dict[str, str] = {}
@@ -180,23 +168,6 @@ def gather(
         split=dataset.split(cases, config.evolve.heldout_share),
         versions=tuple(versions),
     )
-
-
-def propose(config: Settings, evidence: Evidence, champion: str) -> tuple[list[Proposal], list[tuple[Proposal, str]]]:
-    """What to try, and what not to although it was proposed, with the reason."""
-    records = decisions.list_decisions(control.connect(config.control_db), evidence.agent)
-    made = [p for i in interventions().values() for p in i.propose(evidence, config)]
-    fresh, skipped = rejections.fresh(made, records, champion)
-    share = evidence.diagnosis.share
-    cheaper = max((share(p.surface) for p in fresh if p.surface != "policy"), default=0.0)  # type: ignore[arg-type]
-    kept = []
-    for proposal in fresh:
-        if proposal.surface == "policy" and cheaper and share("policy") <= cheaper:
-            why = f"not trained: addresses {share('policy'):.0%} of the failures, a cheaper surface {cheaper:.0%}"
-            skipped.append((proposal, why))
-        else:
-            kept.append(proposal)
-    return kept, skipped
 
 
 def comparable(evidence: Evidence, proposals: Sequence[Proposal]) -> list[Case]:

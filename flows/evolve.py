@@ -20,6 +20,7 @@ from flows import (
     limits,
     locks,
     policies,
+    recipes,
     reports,
     training,
 )
@@ -119,7 +120,7 @@ def train_adapter(config: Settings, agent: str, proposal: Proposal) -> dict[str,
 
 
 def _train_adapter(config: Settings, agent: str, proposal: Proposal) -> dict[str, Any]:
-    chosen = training.make_training_set(config, agent)
+    chosen = training.make_training_set(config, agent, recipes.kind(proposal.content))
     run = tracking.start_run(
         config, agent, f"train {proposal.name}", {**proposal.content, "training_set": chosen.id, "rows": chosen.train}
     )
@@ -137,7 +138,8 @@ def _train_adapter(config: Settings, agent: str, proposal: Proposal) -> dict[str
 
     trained = None
     try:
-        trained = training.train(config, agent, chosen, on_metrics)
+        told = recipes.options(config, agent, proposal.content)
+        trained = training.train(config, agent, chosen, on_metrics, told)
     finally:
         tracking.finish_run(config, run, ok=trained is not None)
     progress.set(100)

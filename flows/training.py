@@ -49,7 +49,8 @@ class Trained(msgspec.Struct, frozen=True):
     result: dict[str, Any]
 
 
-Kind = Literal["sft", "rft", "groups", "preferences"]
+Kind = Literal["sft", "corrected", "hints", "rft", "groups", "preferences"]
+"""Of training sets: `training_set`, `corrected_sets`, `row_sets`."""
 
 
 def make_training_set(
@@ -74,7 +75,7 @@ def make_training_set(
         "python": sys.executable,
         "model_dir": str(config.model_dir.resolve()),
         "heldout_share": config.evolve.heldout_share,
-        "limit": MAX_EXAMPLES if kind == "sft" else MAX_ROWS,
+        "limit": MAX_EXAMPLES if kind in ("sft", "corrected", "hints") else MAX_ROWS,
         "kind": kind,
         "tenants": list(_together(config, folder) if tenants is None else tenants),
         "versions": weights_served(config, agent),

@@ -34,8 +34,8 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_dir: str
     heldout_share: float
     limit: int
-    kind: Literal["sft", "rft", "groups", "preferences"] = "sft"
-    """sft: what people demonstrated and what was resolved; the others: `row_sets`."""
+    kind: Literal["sft", "corrected", "hints", "rft", "groups", "preferences"] = "sft"
+    """sft: what people demonstrated and what was resolved; corrected, hints: `corrected_sets`; others: `row_sets`."""
     tenants: list[str] | None = None
     versions: list[str] = []
     temperature: float = 1.0
@@ -64,6 +64,17 @@ class Writer:
         if not whole.startswith(prompt):
             raise ValueError("the chat template does not continue its own generation prompt")
         return list(self._tokenizer.encode(whole[len(prompt) :].rstrip("\n"), add_special_tokens=False).ids)
+
+    def hinted_ids(self, case: Case, hint: str) -> list[int] | None:
+        """The captured prompt with a hint behind the user's last words; None where it does not end as the template
+        ends a prompt after these."""
+        rendered = self._template.render(messages=case.messages, tools=case.tools, add_generation_prompt=True)
+        _, said, end = rendered.rpartition(case.request)
+        closing = list(self._tokenizer.encode(end, add_special_tokens=False).ids)
+        if not said or not closing or case.prompt_token_ids[-len(closing) :] != closing:
+            return None
+        told = self._tokenizer.encode(f"\n\n(Hint: {hint})", add_special_tokens=False).ids
+        return [*case.prompt_token_ids[: -len(closing)], *told, *closing]
 
 
 def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]:
@@ -102,7 +113,7 @@ def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]
 def main() -> int:
     import yaml
 
-    from flows import row_sets, snapshot
+    from flows import corrected_sets, row_sets, snapshot
 
     params = msgspec.convert(yaml.safe_load(Path("params.yaml").read_text())["training_set"], Params)
     folder, output = Path("trajectories"), Path("training-set")
@@ -113,6 +124,13 @@ def main() -> int:
     if params.kind == "sft":
         cases = [c for c in snapshot.read(folder) if params.tenants is None or c.tenant in params.tenants]
         report = build(cases, params, output)
+    elif params.kind == "corrected" or params.kind == "hints":
+        cases = [c for c in snapshot.read(folder) if params.tenants is None or c.tenant in params.tenants]
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir(parents=True)
+        report = corrected_sets.build(
+            cases, params.kind, params.heldout_share, params.limit, Writer(Path(params.model_dir)), output
+        )
     else:
         wanted = row_sets.Wanted(
             kind=params.kind,

@@ -58,6 +58,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """Held-out cases that the change must answer right, whatever it does elsewhere."""
     evidence: tuple[str, ...] = ()
     """Ids of the annotations, events and sessions it rests on."""
+    refused: str = ""
+    """Why it is not to be tried, where the surface itself says so: kept for the decision record."""
 
     @property
     def fingerprint(self) -> str:

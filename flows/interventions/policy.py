@@ -3,26 +3,33 @@
 - SFT learns what people demonstrated, and what was resolved, so that it is not forgotten.
 - RFT (rejection sampling) learns the agent's own successes alone, where nobody demonstrated anything.
 - DPO learns from pairs: what was demonstrated against what the agent did instead.
-- GRPO learns from groups of sampled answers whose reward is declared; it needs requests with mixed outcomes.
+- GRPO learns from groups of answers to one prompt, sampled at temperature 1, whose rewards differ.
 - OPD (on-policy distillation) learns from what was said about answers: corrections, as hints to a teacher.
 
-Only the algorithms that `surfaces.algorithms` names are proposed. The recipe is carried out by the worker.
+What an algorithm learns from it declares itself (`services.worker.training.algorithms`); `surfaces.algorithms` may
+narrow the choice. One for which there is not enough is kept, with the reason, for the decision record. The others come
+in the order of what a row is expected to teach for each time it has to be computed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from evaluators import dataset
 from evaluators.dataset import Selection, select
 from evoplane.settings import Settings
 from flows import policies
 from flows.interventions.base import Evidence, Proposal, Surface
 from flows.training_set import MAX_EXAMPLES
 from registry.manifest import Manifest, Policy
+from services.worker.training.algorithms import Source, algorithm
+
+_TEACHES: Mapping[Source, float] = {"demonstrations": 1.0, "pairs": 1.0, "groups": 0.5, "hints": 0.4, "successes": 0.2}
+"""How much of what is wrong one row can put right, by judgement: a demonstration says what is right, a reward only that
+something was, and the agent's own successes hold nothing it can't do already. Replay decides; this orders."""
 
 
 class _Data(msgspec.Struct, frozen=True):
@@ -31,6 +38,8 @@ class _Data(msgspec.Struct, frozen=True):
     what: str
     rows: int
     ids: tuple[str, ...]
+    lacks: str = ""
+    """Why there is not more of it."""
 
 
 class PolicyUpdate(Surface):
@@ -43,18 +52,21 @@ class PolicyUpdate(Surface):
         return config.surfaces.policy_risk
 
     def propose(self, evidence: Evidence, config: Settings) -> list[Proposal]:
-        """Only when failures call for it, and there is enough to learn from: one proposal an algorithm."""
+        """Only when failures call for it: one proposal an algorithm, the most promising first, then those that are
+        refused for want of data."""
         clusters = [c for c in evidence.diagnosis.clusters if c.surface == self.surface]
         if not clusters:
             return []
         chosen = select(evidence.cases, evidence.split, evidence.facts, MAX_EXAMPLES)
         kinds = sorted({kind for c in clusters for kind in c.kinds})
-        made = []
-        for algorithm in config.surfaces.algorithms:
-            data = _DATA[algorithm](evidence, chosen, kinds)
-            if data.rows >= config.evolve.min_demonstrations:
-                made.append(self._proposal(algorithm, data, chosen, evidence, config))
-        return made[: config.surfaces.max_proposals]
+        made: list[tuple[float, Proposal]] = []
+        for name in config.surfaces.algorithms:
+            data = _DATA[algorithm(name).learns_from()](evidence, chosen, kinds)
+            worth = expected(name, data.rows, evidence.diagnosis.share("policy"), config)
+            made.append((worth, self._proposal(name, data, worth, chosen, evidence, config)))
+        ranked = [proposal for _, proposal in sorted(made, key=lambda each: -each[0])]
+        able = [p for p in ranked if not p.refused]
+        return [*able[: config.surfaces.max_proposals], *(p for p in ranked if p.refused)]
 
     def apply(self, manifest: Manifest, proposal: Proposal, made: dict[str, Any]) -> Manifest:
         digest: str = made["digest"]
@@ -67,20 +79,25 @@ class PolicyUpdate(Surface):
         return msgspec.structs.replace(manifest, policy=policy)
 
     def _proposal(
-        self, algorithm: str, data: _Data, chosen: Selection, evidence: Evidence, config: Settings
+        self, name: str, data: _Data, worth: float, chosen: Selection, evidence: Evidence, config: Settings
     ) -> Proposal:
         dropped = "; ".join(f"{n} {reason}" for reason, n in sorted(chosen.dropped.items())) or "none"
+        evolve = config.evolve
+        imitates = algorithm(name).imitates
         recipe = {
-            "algorithm": algorithm,
-            "epochs": config.evolve.epochs,
-            "batch_size": config.evolve.batch_size,
-            "learning_rate": config.evolve.learning_rate,
-            "lora_rank": config.evolve.lora_rank,
+            "algorithm": name,
+            "epochs": evolve.epochs,
+            "batch_size": evolve.batch_size,
+            "learning_rate": evolve.learning_rate if imitates else evolve.gentle_learning_rate,
+            "lora_rank": evolve.lora_rank,
         }
+        least = evolve.min_demonstrations
+        refused = f"{name} needs {least} (evolve.min_demonstrations), and there are {data.what}"
         return Proposal(
             surface=self.surface,
-            summary=f"adapter ({algorithm}) from {data.what}",
-            diff=f"+ LoRA adapter (rank {config.evolve.lora_rank}, {algorithm}) from {data.rows} examples\n"
+            summary=f"adapter ({name}) from {data.what}",
+            diff=f"+ LoRA adapter (rank {evolve.lora_rank}, {name}) from {data.rows} examples\n"
+            f"  expected to put right {worth:.2f} of the failures for each pass over a row\n"
             f"  held out: {len(chosen.heldout)} examples of {len(evidence.split.heldout)} tasks\n"
             f"  dropped: {dropped}",
             content=recipe,
@@ -89,50 +106,56 @@ class PolicyUpdate(Surface):
             risk_penalty=self.risk(config),
             uses_heldout_tasks=True,
             evidence=data.ids,
+            refused="" if data.rows >= least else refused + (f" ({data.lacks})" if data.lacks else ""),
         )
 
 
-def _sft(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
+def expected(name: str, rows: int, share: float, config: Settings) -> float:
+    """Expected value per cost of learning from so many rows, where `share` of the failures are the policy's.
+
+        share · teaches · n / (n + n0) / passes
+
+    n0 is `evolve.min_demonstrations`; `passes` is how often the algorithm has to compute a row.
+    """
+    how = algorithm(name)
+    enough = rows / (rows + max(1, config.evolve.min_demonstrations))
+    return share * _TEACHES[how.learns_from()] * enough / how.passes()
+
+
+def _demonstrations(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
     shown = [c for c in chosen.train if c.demonstration_id]
     what = f"{len(shown)} demonstrations of {', '.join(kinds)} and {len(chosen.train) - len(shown)} successes"
     return _Data(what, len(shown), tuple(sorted(c.demonstration_id for c in shown if c.demonstration_id)))
 
 
-def _rft(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
+def _successes(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
     own = [c for c in chosen.train if not c.demonstration_id]
     return _Data(f"{len(own)} of its own successes", len(own), tuple(sorted(c.event_id for c in own)))
 
 
-def _dpo(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
-    pairs = [c for c in chosen.train if c.demonstration_id and not c.success and c.completion_token_ids]
+def _pairs(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
+    pairs = dataset.shown_otherwise(chosen.train)
     ids = tuple(sorted(c.demonstration_id for c in pairs if c.demonstration_id))
     return _Data(f"{len(pairs)} pairs of what was shown and what was done", len(pairs), ids)
 
 
-def _grpo(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
-    """Requests whose outcome varies: a group that always fails, or never, has no advantage to learn from."""
-    tasks: dict[str, set[bool]] = defaultdict(set)
-    usable = [c for c in evidence.current if c.trainable and c.success is not None and c.prompt_token_ids]
-    for case in usable:
-        tasks[case.task_key].add(bool(case.success))
-    mixed = [c for c in usable if len(tasks[c.task_key]) == 2 and not evidence.split.is_held_out(c)]
-    return _Data(f"{len(mixed)} requests with mixed outcomes", len(mixed), tuple(sorted(c.event_id for c in mixed)))
+def _groups(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
+    mixed, without = dataset.contrasting(evidence.current, evidence.split)
+    lacks = "; ".join(f"{n} {reason}" for reason, n in sorted(without.items()))
+    what = f"{len(mixed)} answers to prompts that were answered rightly and wrongly"
+    return _Data(what, len(mixed), tuple(sorted(c.event_id for c in mixed)), lacks)
 
 
-def _opd(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
-    hinted = [
-        c
-        for c in evidence.current
-        if c.trainable and c.corrections and c.completion_token_ids and not evidence.split.is_held_out(c)
-    ]
+def _hints(evidence: Evidence, chosen: Selection, kinds: list[str]) -> _Data:
+    hinted = dataset.hinted(evidence.current, evidence.split)
     ids = tuple(sorted(remark.id for c in hinted for remark in c.corrections))
     return _Data(f"{len(hinted)} answers with corrections as hints", len(hinted), ids)
 
 
-_DATA: dict[str, Callable[[Evidence, Selection, list[str]], _Data]] = {
-    "sft": _sft,
-    "rft": _rft,
-    "dpo": _dpo,
-    "grpo": _grpo,
-    "opd": _opd,
+_DATA: dict[Source, Callable[[Evidence, Selection, list[str]], _Data]] = {
+    "demonstrations": _demonstrations,
+    "successes": _successes,
+    "pairs": _pairs,
+    "groups": _groups,
+    "hints": _hints,
 }

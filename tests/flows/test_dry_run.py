@@ -17,7 +17,9 @@ from registry import control, tenants
 from registry.manifest import Manifest, Policy
 from tests.flows.test_training_set import PASSED, config, trajectory  # noqa: F401  (fixture)
 
-PROPOSAL = Proposal(surface="policy", summary="s", diff="d", content={}, cost=0.0, risk="r")
+PROPOSAL = Proposal(
+    surface="policy", summary="s", diff="d", content={"algorithm": "sft", "learning_rate": 6e-4}, cost=0.0, risk="r"
+)
 
 
 def tree(folder: Path) -> dict[str, str]:

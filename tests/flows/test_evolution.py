@@ -16,6 +16,8 @@ from flows.snapshot import Snapshot
 from registry import control, decisions, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
 from tests.evaluators.conftest import make_case
+from tests.surfaces.making import of
+from tests.surfaces.test_policy_and_rollback import unable
 
 AGENT = "support"
 
@@ -122,6 +124,37 @@ def test_one_evolution_of_an_agent_at_a_time(config, monkeypatch):
 
     work = replace(world.work(), snapshot=meanwhile)
     assert evolution.run(config, control.connect(config.control_db), AGENT, "test", work).state == "Accepted"
+
+
+def test_one_policy_candidate_is_trained_and_the_record_says_why_no_other(config):
+    """Demonstrations, pairs and hints are there; successes and groups are not."""
+    trained: list[str] = []
+
+    def train(config, agent, proposal):
+        trained.append(proposal.content["algorithm"])
+        return {"agent": agent, "digest": "sha256:" + "0" * 64, "path": "policies/0", "result": {"steps": 1}}
+
+    class Able(World):
+        def answer(self, config, manifest, cases):
+            return {c.key: c.wanted or c.action for c in cases}
+
+        def work(self):
+            return replace(super().work(), train=train)
+
+    cases = [of(c, prompt_token_ids=[n, 9]) for n, c in enumerate(unable(160))]
+    found = run(config, Able(cases))
+    assert trained == ["sft"] and found.record["chosen"].startswith("policy-")
+    why = {c["summary"].split("(")[1].split(")")[0]: c["problem"] for c in found.record["candidates"].values()}
+    assert "before it comes adapter (sft)" in why["dpo"] and "before it comes adapter (sft)" in why["opd"]
+    assert why["rft"].startswith("rft needs 32") and why["grpo"].startswith("grpo needs 32")
+    more = config.model_copy(update={"surfaces": config.surfaces.model_copy(update={"max_trained": 2})})
+    trained.clear()
+    run(more, Able(cases), dry=True)
+    assert trained == ["sft", "dpo"]
+    spent = more.model_copy(update={"evolve": more.evolve.model_copy(update={"trainings_per_day": 2})})
+    trained.clear()
+    run(spent, Able(cases), dry=True)
+    assert trained == ["sft"], "one was trained today, and two may be"
 
 
 def test_work_that_suffers_nothing_but_noise_is_left_alone(config):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from evaluators import dataset
 from evaluators.cases import Case
 from evoplane.settings import Settings
+from flows.interventions import Evidence
+from flows.interventions.policy import expected
 from flows.interventions.rollback import history
 from registry.manifest import AgentVersion, Harness, Manifest
 from tests.evaluators.conftest import make_case
-from tests.surfaces.making import applied, evidence, manifest, ordinary, propose, showing
+from tests.surfaces.making import applied, evidence, manifest, of, ordinary, propose, showing
 
 ALL = Settings.model_validate(
     {
@@ -38,20 +43,89 @@ def unable(n: int = 48) -> list[Case]:
     return cases
 
 
-def test_each_algorithm_is_proposed_for_the_data_it_learns_from() -> None:
-    mixed = [make_case("Say hello to my friend.", reward=float(n % 2), text="Hello.") for n in range(20)]
-    seen = evidence([*unable(), *mixed, *ordinary()])
-    found = {p.content["algorithm"]: p for p in propose("policy", seen, ALL)}
-    assert {"sft", "rft", "dpo", "opd"} <= set(found)
-    assert len({p.fingerprint for p in found.values()}) == len(found)
-    assert found["dpo"].evidence and set(found["dpo"].evidence) <= {f"an_{n}" for n in range(48)}
-    assert "grpo" in found
+def bare(cases: list[Case], *less: str) -> list[Case]:
+    """The same failures, with less said about them."""
+    without = {"demonstrations": {"demonstration": None, "demonstration_id": None},
+               "corrections": {"corrections": ()}, "tokens": {"completion_token_ids": []}}  # fmt: skip
+    given = {name: value for each in less for name, value in without[each].items()}
+    return [of(c, prompt_token_ids=[n, 1], **given) for n, c in enumerate(cases)]
 
 
-def test_only_what_the_settings_allow_is_proposed_and_only_where_failures_call_for_it() -> None:
+GREETINGS = (
+    "Say hello to my friend.",
+    "Wish mother luck.",
+    "Welcome the whole team!",
+    "Thank our neighbour kindly.",
+    "Write a birthday card.",
+    "Greet the new colleague warmly.",
+    "Send regards home.",
+    "Cheer grandfather up.",
+)
+
+
+def attempts(each: int, **given: Any) -> list[Case]:
+    """Attempts at some prompts, half of each in vain, and at one that always fails."""
+    mixed = [make_case(said, reward=float(i % 2), prompt_token_ids=[7, n], **given)
+             for n, said in enumerate(GREETINGS) for i in range(each)]  # fmt: skip
+    return mixed + [make_case("Whistle a tune backwards.", prompt_token_ids=[8], **given) for _ in range(4)]
+
+
+def able_and_refused(cases: list[Case], config: Settings = ALL) -> tuple[list[str], dict[str, str]]:
+    found = propose("policy", as_policys(cases), config)
+    refused = {p.content["algorithm"]: p.refused for p in found if p.refused}
+    return [p.content["algorithm"] for p in found if not p.refused], refused
+
+
+def as_policys(cases: list[Case]) -> Evidence:
+    """Evidence whose failures are the policy's, whatever was said about them."""
+    found = evidence(cases)
+    why = evidence([*unable(), *ordinary()]).diagnosis
+    return msgspec.structs.replace(found, diagnosis=why)
+
+
+def test_demonstrations_call_for_sft_and_what_was_done_instead_for_dpo_behind_it() -> None:
+    able, refused = able_and_refused(bare(unable(), "corrections"))
+    assert able == ["sft", "dpo"]
+    assert set(refused) == {"rft", "grpo", "opd"}
+    assert refused["rft"] == "rft needs 8 (evolve.min_demonstrations), and there are 0 of its own successes"
+    able, refused = able_and_refused(bare(unable(), "corrections", "tokens"))
+    assert able == ["sft"] and "0 pairs of what was shown and what was done" in refused["dpo"]
+
+
+def test_rewarded_successes_alone_call_for_rft() -> None:
+    well = [make_case(f"Say {word} to me.", reward=1.0, text="Yes.") for word in "abcdefghijkl"]
+    able, refused = able_and_refused([of(c, prompt_token_ids=[n, 2]) for n, c in enumerate(well)])
+    assert able == ["rft"] and "a group of one" in refused["grpo"]
+
+
+def test_groups_that_ended_differently_at_temperature_1_call_for_grpo() -> None:
+    able, refused = able_and_refused(attempts(4))
+    assert able[0] == "grpo" and "sft" in refused
+    able, refused = able_and_refused(attempts(4, params={"temperature": 0.2}))
+    assert "grpo" not in able and "sampled at another temperature than 1" in refused["grpo"]
+    able, refused = able_and_refused(attempts(1))
+    assert "grpo" not in able and "a group of one" in refused["grpo"]
+    all_in = dataset.Split(clusters={}, heldout=frozenset(), heldout_entities=frozenset())
+    assert dataset.contrasting(attempts(0), all_in) == ([], {"all of its group ended alike": 4})
+
+
+def test_corrections_call_for_opd() -> None:
+    able, refused = able_and_refused(bare(unable(), "demonstrations"))
+    assert able == ["opd"] and set(refused) == {"sft", "rft", "dpo", "grpo"}
+
+
+def test_a_setting_narrows_the_choice_and_failures_that_call_for_nothing_get_nothing() -> None:
     seen = evidence([*unable(), *ordinary()])
-    assert [p.content["algorithm"] for p in propose("policy", seen)] == ["sft"]
+    only = Settings.model_validate({"surfaces": {"algorithms": ["dpo"]}, "evolve": {"min_demonstrations": 8}})
+    assert [p.content["algorithm"] for p in propose("policy", seen, only)] == ["dpo"]
+    assert propose("policy", seen)[0].content["algorithm"] == "sft"
     assert propose("policy", evidence(ordinary(120, failing=0.3)), ALL) == []
+
+
+def test_what_is_expected_grows_with_the_data_and_falls_with_what_a_row_costs() -> None:
+    assert expected("sft", 100, 0.5, ALL) > expected("sft", 10, 0.5, ALL) > expected("sft", 10, 0.1, ALL)
+    assert expected("sft", 50, 0.5, ALL) == 4 * expected("dpo", 50, 0.5, ALL), "a pair is two rows, each twice"
+    assert expected("rft", 0, 0.5, ALL) == 0
 
 
 def version(label: str, parent: str | None, manifest: Manifest) -> AgentVersion:

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from services.worker.training.algorithms.base import Algorithm, Needs
+from services.worker.training.algorithms.base import Algorithm, Needs, Source
 from services.worker.training.job import JobError
 
-__all__ = ["BUILT_IN", "Algorithm", "Needs", "algorithm", "names"]
+__all__ = ["BUILT_IN", "Algorithm", "Needs", "Source", "algorithm", "names"]
 
 GROUP = "evoplane.algorithms"
 

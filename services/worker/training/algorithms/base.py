@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     import torch
 
     from services.worker.training.batch import Batch, Scores
+
+
+Source = Literal["demonstrations", "successes", "groups", "pairs", "hints", "steps"]
+"""What must have been recorded: answers people showed, answers that went well, several answers to one prompt whose
+rewards differ, two answers of which one is better, words about an answer, rewards of its steps."""
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +65,25 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def required(self) -> Needs:
         """`needs`, given these hyper-parameters."""
         return self.needs
+
+    def learns_from(self) -> Source:
+        """What must have been recorded for there to be rows with what it needs."""
+        needs = self.required()
+        if needs.pairs:
+            return "pairs"
+        if needs.teacher:
+            return "hints"
+        if needs.steps:
+            return "steps"
+        if needs.reward:
+            return "successes" if self.imitates else "groups"
+        return "demonstrations"
+
+    def passes(self) -> int:
+        """How many times a row's tokens are computed for one update from it: what learning from it costs."""
+        needs = self.required()
+        rows = 2 if needs.pairs else 1
+        return rows * (1 + needs.reference + needs.start) + needs.teacher
 
     def select(self, examples: Sequence[Example]) -> tuple[list[Example], dict[str, int]]:
         """The rows that have what the algorithm needs, and how many haven't by reason.
