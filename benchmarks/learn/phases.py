@@ -33,11 +33,13 @@ class Phases:
     def __init__(self, school: School) -> None:
         self._school = school
         self._ladder: list[Rung] | None = None
+        self._climbed_s = 0.0
         self._kept = school.folder.parent / "ladder"
 
     def lift(self) -> dict[str, Any]:
         """From the base model: imitation until a quarter is solved, then on-policy until the goal is passed."""
-        ladder, imitation_s = timed(self.ladder)
+        done_before = self._kept.exists()
+        ladder = self.ladder()
         start = max(ladder, key=lambda rung: rung[1])[0]
         school, agent = self._school, "lift"
         base = self._measured("lift-base", None)
@@ -58,7 +60,8 @@ class Phases:
             "final": curve[-1],
             "curve": curve,
             "updates": updates,
-            "imitation_s": imitation_s,
+            "imitation_s": self._climbed_s,
+            "before_s": self._climbed_s if done_before else 0.0,
             "reinforcement_s": round(began, 1),
         }
 
@@ -128,13 +131,14 @@ class Phases:
         if self._ladder is None and (self._kept / _LADDER).exists():
             self._ladder = self._remembered()
         if self._ladder is None:
-            school, agent = self._school, "imitator"
+            school, agent, began = self._school, "imitator", time.monotonic()
             school.start(agent, None)
             self._ladder = [(None, school.measure(agent, share=_GLANCE))]
             while self._ladder[-1][1] < _ENOUGH and len(self._ladder) <= school.size.imitation_steps:
                 adapter = school.imitate(agent, len(self._ladder), self._ladder[-1][0])
                 school.serve(agent, adapter)
                 self._ladder.append((adapter, school.measure(agent, share=_GLANCE)))
+            self._climbed_s = round(time.monotonic() - began, 1)
             self._remember(self._ladder)
         return self._ladder
 
@@ -145,10 +149,11 @@ class Phases:
         for adapter, _ in ladder:
             if adapter is not None:
                 shutil.copytree(self._school.stack.config.var / adapter.path, self._kept / Path(adapter.path).name)
-        (self._kept / _LADDER).write_bytes(msgspec.json.encode(ladder))
+        (self._kept / _LADDER).write_bytes(msgspec.json.encode((ladder, self._climbed_s)))
 
     def _remembered(self) -> list[Rung]:
-        ladder = msgspec.json.decode((self._kept / _LADDER).read_bytes(), type=list[Rung])
+        kept = msgspec.json.decode((self._kept / _LADDER).read_bytes(), type=tuple[list[Rung], float])
+        ladder, self._climbed_s = kept
         for adapter, _ in ladder:
             if adapter is not None:
                 there = self._school.stack.config.var / adapter.path

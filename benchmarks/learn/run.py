@@ -55,7 +55,7 @@ def figures(found: dict[int, dict[str, Any]]) -> dict[str, Any]:
         "final_success": over("lift", "final"),
         "control_lift": over("control", "lift"),
         "grpo_only_lift": over("grpo-only", "lift"),
-        "seed_seconds": {seed: kept["lift"]["seconds"] for seed, kept in found.items() if "lift" in kept},
+        "seed_seconds": {s: k["lift"]["seconds"] + k["lift"]["before_s"] for s, k in found.items() if "lift" in k},
         "staleness": table("staleness"),
         "federated": table("federated"),
         "phases": {seed: sorted(kept) for seed, kept in found.items()},

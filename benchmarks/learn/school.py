@@ -47,7 +47,7 @@ class Size:
 
 QUICK = Size(heldout=12, demonstrations=8, imitation_steps=2, updates=2, groups=2, group_size=4, short_updates=1,
              federated_rows=12)  # fmt: skip
-FULL = Size(heldout=64, demonstrations=8, imitation_steps=8, updates=14, groups=6, group_size=8, short_updates=8,
+FULL = Size(heldout=64, demonstrations=8, imitation_steps=8, updates=14, groups=6, group_size=8, short_updates=4,
             federated_rows=48)  # fmt: skip
 
 FAMILIES = ("short", "long")
