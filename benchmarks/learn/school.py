@@ -54,7 +54,7 @@ FAMILIES = ("short", "long")
 _LEARNING_RATE = {"sft": 6e-4, "rl": 2e-4}
 _EPOCHS = 1
 """Of one step of imitation: short steps, so that there is one after which 20 to 50% are solved."""
-_CONCURRENCY = 8
+_CONCURRENCY = 16
 
 
 class School:
