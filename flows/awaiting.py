@@ -14,12 +14,18 @@ import time
 
 from evoplane.settings import Settings
 from flows import environment  # noqa: F401  (before prefect)
-from flows.deliver import end_delivery
+from flows.deliver import deliver, end_delivery
 from registry import approvals, candidates, control, mlflow_approvals, pointers, prefect_runs
 from registry.tenants import RegistryError
 
 from prefect import get_client  # isort: skip
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType  # isort: skip
+from prefect.client.schemas.filters import (  # isort: skip
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
 from prefect.client.schemas.objects import StateType  # isort: skip
 
 _log = logging.getLogger("flows.awaiting")
@@ -81,7 +87,7 @@ def end_expired(config: Settings, connection: sqlite3.Connection) -> None:
         expired = [a for a in last.values() if a.status == "expired" and _waits(connection, a)]
         open_runs = open_deliveries(agent) if expired else {}
         for asked in expired:
-            if asked.flow_run_id not in open_runs:
+            if asked.version not in open_runs.values():  # another run of it asks anew
                 _log.warning("delivery of %s version %s ends: its approval expired", agent, asked.version)
                 end_delivery(config, agent, asked.version, "Expired", f"approval {asked.id}: {asked.reason}")
 
@@ -90,8 +96,10 @@ def open_deliveries(agent: str) -> dict[str, str]:
     """The agent's runs that have not ended: flow run id -> version."""
     types = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
     wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=types)))
+    # of deliveries alone: Prefect gives 200 runs at a time, and of scheduled looks there may be many more
+    flow = FlowFilter(name=FlowFilterName(any_=[deliver.name]))
     with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(flow_run_filter=wanted)
+        runs = client.read_flow_runs(flow_filter=flow, flow_run_filter=wanted)
     mine = [r for r in runs if r.parameters.get("agent") == agent and "version" in r.parameters]
     return {str(r.id): r.parameters["version"] for r in mine}
 

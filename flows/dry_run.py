@@ -2,13 +2,16 @@
 
 What `evoplane diagnose` and `evoplane evolve --dry-run` start. Candidates are made, trained and replayed as in an
 evolution; nothing is registered, recorded or delivered, and what was loaded is taken out again. Snapshot, training set
-and adapters lie in a folder that goes with the run: the deployment's own stay as they are.
+and adapters lie in a folder that goes with the run (of one that was killed, with the next): the deployment's own stay
+as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+import psutil
 
 from dashboards.reading import CaseReader
 from evaluators import diagnosis
@@ -29,6 +33,9 @@ from registry.manifest import Manifest
 from registry.tenants import RegistryError
 from services.proxy.store import open_reader
 from services.worker import client
+
+_PREFIX = "dry-run-"
+"""Of the folder of a run, before its process id."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +69,8 @@ def evolve(config: Settings, agent: str, reason: str) -> dict[str, Any]:
     """`{state, message, record, pages}` of an evolution that stops before delivery."""
     shown: dict[str, str] = {}
     config.var.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="dry-run-", dir=config.var) as folder, _loading(config) as loaded:
+    clean_up(config)
+    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=config.var) as folder, _loading(config) as loaded:
         scratch = Path(folder)
         repository = scratch / "snapshots"
         work = evolution.Work(
@@ -77,6 +85,21 @@ def evolve(config: Settings, agent: str, reason: str) -> dict[str, Any]:
         )
         found = evolution.run(config, control.connect(config.control_db), agent, reason, work, dry=True)
     return {"state": found.state, "message": found.message, "record": found.record, "pages": shown}
+
+
+def clean_up(config: Settings) -> list[str]:
+    """Remove what runs left that were killed: what they had loaded, and their folders, whose names it gives."""
+    for name in policies.abandoned(config):  # before its files go
+        _unload(config, name)
+    left = [folder for folder in config.var.glob(f"{_PREFIX}*") if not _at_work(folder.name)]
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return sorted(folder.name for folder in left)
+
+
+def _at_work(folder: str) -> bool:
+    process = folder.removeprefix(_PREFIX).partition("-")[0]
+    return process.isdigit() and psutil.pid_exists(int(process))
 
 
 @contextmanager

@@ -50,6 +50,11 @@ def release(config: Settings, name: str) -> None:
     (_claims(config) / name).unlink(missing_ok=True)
 
 
+def abandoned(config: Settings) -> list[str]:
+    """What was claimed by processes that are gone without having released it."""
+    return sorted(file.name for file in _claims(config).glob("*") if not _lives(file))
+
+
 def _tried(config: Settings) -> set[str]:
     return {file.name for file in _claims(config).glob("*") if _lives(file)}
 

@@ -17,6 +17,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 import httpx
@@ -63,15 +64,19 @@ def read(value: str) -> Said:
     return Said(decision, found[2], (found[3] or "").strip())
 
 
-def apply(config: Settings, connection: sqlite3.Connection, agent: str, version: str, value: str) -> str | None:
+def apply(
+    config: Settings, connection: sqlite3.Connection, agent: str, version: str, value: str, at: int | None = None
+) -> str | None:
     """Do what a version's tag says, once; returns what came of it, or None when nothing waits or it was said before.
 
-    A decision that is refused changes nothing; the refusal is audited and shown on the version.
+    `at` (seconds since 1970) is when it was told, where that is known: what was told before the approval was asked for
+    on this evidence says nothing about it. A decision that is refused changes nothing; the refusal is audited and shown
+    on the version.
     """
     with control.transaction(connection):  # the webhook and a look may find the same tag at the same time
         waiting = [a for a in approvals.list_approvals(connection, agent) if a.version == version]
         asked = next((a for a in reversed(waiting) if approvals.get(connection, a.id).status == "pending"), None)
-        if asked is None or _heard(connection, asked, value):
+        if asked is None or _heard(connection, asked, value) or (at is not None and at < _since(connection, asked)):
             return None
         try:
             said = read(value)
@@ -146,7 +151,8 @@ def receive(config: Settings, headers: Mapping[bytes, bytes], body: bytes) -> st
     agent, version = str(data["name"]), str(data["version"])
     connection = control.connect(config.control_db)
     try:
-        outcome = apply(config, connection, agent, version, str(data["value"]))
+        told = int(headers[b"x-mlflow-timestamp"])
+        outcome = apply(config, connection, agent, version, str(data["value"]), told)
     finally:
         connection.close()
     if outcome is not None:
@@ -204,6 +210,12 @@ def _heard(connection: sqlite3.Connection, asked: approvals.Approval, value: str
             heard = False
         heard = heard or _acted(entry, value)
     return heard
+
+
+def _since(connection: sqlite3.Connection, asked: approvals.Approval) -> int:
+    """When the approval was asked for on the evidence it has now; whole seconds, as MLflow tells its time."""
+    adopted = [entry.at for entry in audit.entries(connection, asked.id) if entry.action == "approval.adopted"]
+    return int(datetime.fromisoformat(max([asked.requested_at, *adopted[-1:]])).timestamp())
 
 
 def _old(connection: sqlite3.Connection, asked: approvals.Approval, value: str) -> bool:

@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class EventStore:
         self._blobs = blobs or Blobs(str(root / "blobs"))
         self._queue: queue.SimpleQueue[_Waiting | _Task | None] = queue.SimpleQueue()
         self._writers: dict[str, TenantWriter] = {}
+        self._tellers: dict[asyncio.AbstractEventLoop, _Teller] = {}
         self._prepared = False
         self._thread: threading.Thread | None = None
         self._slot: Slot
@@ -262,7 +264,7 @@ class EventStore:
                 for writer in self._writers.values():
                     writer.close()
             self._report()
-            _tell(batch)
+            self._tell(batch)
             self._recover(entirely=stopping)
         for writer in self._writers.values():
             writer.close()
@@ -354,6 +356,18 @@ class EventStore:
         self._prepare()
         return TenantLog(self._engine.writing(tenant), self._blobs, tenant)
 
+    def _tell(self, batch: list[_Waiting]) -> None:
+        """Set every future's result on its own loop, with one wake-up a loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Waiting]] = {}
+        for waiting in batch:
+            by_loop.setdefault(waiting.loop, []).append(waiting)
+        for loop, group in by_loop.items():
+            if loop.is_closed():
+                self._tellers.pop(loop, None)
+                continue
+            teller = self._tellers.get(loop) or self._tellers.setdefault(loop, _Teller(loop))
+            teller.tell(group)
+
     def _report(self) -> None:
         writers = self._writers.values()
         self.counters.state = next(
@@ -363,24 +377,36 @@ class EventStore:
         self.counters.spool_bytes = self._slot.size
 
 
-def _tell(batch: list[_Waiting]) -> None:
-    """Set every future's result on its own loop, with one wake-up a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Waiting]] = {}
-    for waiting in batch:
-        by_loop.setdefault(waiting.loop, []).append(waiting)
-    for loop, group in by_loop.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve, group)
+class _Teller:
+    """Tells the callers of one event loop what became of their drafts, in the order in which these were stored: what
+    goes on from a later answer of a session must not be followed by what goes on from an earlier one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._untold: deque[_Waiting] = deque()
+
+    def tell(self, group: list[_Waiting]) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._take, group)
+
+    def _take(self, group: list[_Waiting]) -> None:
+        telling = bool(self._untold)
+        self._untold.extend(group)
+        if not telling:
+            self._some()
+
+    def _some(self) -> None:
+        """The first of them, and the rest in the loop's next turns: it has requests to serve between."""
+        for _ in range(min(_TOLD_AT_ONCE, len(self._untold))):
+            _resolve(self._untold.popleft())
+        if self._untold:
+            self._loop.call_soon(self._some)
 
 
-def _resolve(group: list[_Waiting]) -> None:
-    """Tell the first of them, and the rest in the loop's next turns: it has requests to serve between."""
-    if len(group) > _TOLD_AT_ONCE:
-        group[0].loop.call_soon(_resolve, group[_TOLD_AT_ONCE:])
-    for waiting in group[:_TOLD_AT_ONCE]:
-        if waiting.future.done():
-            continue
-        if isinstance(waiting.outcome, list):
-            waiting.future.set_result(waiting.outcome)
-        else:
-            waiting.future.set_exception(waiting.outcome or StoreUnavailable("the event store's writer failed"))
+def _resolve(waiting: _Waiting) -> None:
+    if waiting.future.done():
+        return
+    if isinstance(waiting.outcome, list):
+        waiting.future.set_result(waiting.outcome)
+    else:
+        waiting.future.set_exception(waiting.outcome or StoreUnavailable("the event store's writer failed"))

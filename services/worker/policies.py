@@ -41,18 +41,26 @@ def check_targets(directory: Path) -> None:
     """Raises `PolicyError` when the adapter names modules that are not served, or replaces whole ones."""
     try:
         config = msgspec.json.decode((directory / ADAPTER_FILES[0]).read_bytes(), type=_Config)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PolicyError(f"{directory}: {ADAPTER_FILES[0]} is not an adapter's configuration: {error}") from error
     named = [config.target_modules] if isinstance(config.target_modules, str) else config.target_modules
-    others = sorted({name for name in named if name.rpartition(".")[-1] not in LORA_TARGETS})
-    others += config.modules_to_save or []
+    others = sorted({name for name in named if not _served(name)})
+    others += [*(config.modules_to_save or []), *(config.target_parameters or [])]
+    others += ["single tokens' embeddings"] if config.trainable_token_indices else []
     if others:
         raise PolicyError(f"{directory} changes {', '.join(others)}; served are changes of {', '.join(LORA_TARGETS)}")
+
+
+def _served(name: str) -> bool:
+    """Only names: a pattern (`lm_head|x.q_proj`) may mean more modules than the one it ends with."""
+    return name.rpartition(".")[-1] in LORA_TARGETS and name.replace(".", "").replace("_", "").isalnum()
 
 
 class _Config(msgspec.Struct):
     target_modules: list[str] | str = []
     modules_to_save: list[str] | None = None
+    target_parameters: list[str] | None = None
+    trainable_token_indices: list[int] | dict[str, list[int]] | None = None
 
 
 def model_digest(directory: Path) -> str:

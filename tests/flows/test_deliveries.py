@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from pathlib import Path
@@ -298,6 +299,36 @@ def test_a_delivery_whose_approval_expired_ends_although_its_run_is_gone(
     assert known is not None and known.state == state
     ended = [e.detail["outcome"] for e in audit.entries(connection, AGENT) if e.action == "delivery.ended"]
     assert ended == (["Expired"] if state == "expired" else [])
+
+
+def test_another_run_of_a_version_whose_approval_expired_is_left_to_ask_anew(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaiting, "open_deliveries", lambda _: {"run-2": "2"})
+    for step in ("accepted", "canary", "approval"):
+        candidates.move(connection, AGENT, "2", step)  # type: ignore[arg-type]
+    approvals.get(connection, approvals.request(connection, AGENT, "2", {}, 0, "run-1").id)
+    awaiting.end_expired(config, connection)
+    known = candidates.get(connection, AGENT, "2")
+    assert known is not None and known.state == "approval"
+
+
+def test_a_delivery_is_found_among_any_number_of_scheduled_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [SimpleNamespace(id=n, flow="monitor-all", parameters={}) for n in range(500)]
+    waits = SimpleNamespace(id="run-1", flow="deliver", parameters={"agent": AGENT, "version": "2"})
+
+    class Prefect(contextlib.nullcontext[Any]):
+        """Gives 200 runs at most, as Prefect does."""
+
+        def read_flow_runs(self, flow_filter: Any = None, flow_run_filter: Any = None) -> list[Any]:
+            names = flow_filter.name.any_ if flow_filter is not None else None
+            return [run for run in [*looks, waits] if names is None or run.flow in names][:200]
+
+        def __enter__(self) -> Any:
+            return self
+
+    monkeypatch.setattr(awaiting, "get_client", lambda **_: Prefect())
+    assert awaiting.open_deliveries(AGENT) == {"run-1": "2"}
 
 
 class Suspended(Exception):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,3 +104,32 @@ def test_snapshot_training_set_and_adapters_are_byte_for_byte_as_before(
     assert not stage.loaded and not stage.adapter.exists()
     mine = snapshot.directory_hash(worked.snapshots_dir / "support" / "trajectories")
     assert stage.snapshot != mine, "what was recorded since was in the dry run's own snapshot"
+
+
+def test_what_a_killed_run_left_goes_with_the_next_and_a_living_runs_folder_stays(
+    worked: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Evolution(monkeypatch)
+    taken_out: list[str] = []
+    monkeypatch.setattr(dry_run.client, "unload", lambda _, name: taken_out.append(name) or True)
+    monkeypatch.setattr(candidates.gate, "check", lambda rows, least: PASSED)
+    before = tree(worked.var)
+    killed = f"""
+from evoplane.settings import Settings
+from flows import dry_run, policies
+def run(config, *_, **__):
+    policies.claim(config, "killed-c-1")
+    print("under way", flush=True)
+    import time; time.sleep(60)
+dry_run.evolution.run = run
+dry_run.evolve(Settings.model_validate({{"paths": {{"var": {str(worked.var)!r}}}}}), "support", "a test")
+"""
+    with subprocess.Popen([sys.executable, "-c", killed], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"under way\n"
+        assert dry_run.clean_up(worked) == [] and taken_out == [], "it lives"
+        process.kill()
+    (left,) = worked.var.glob("dry-run-*")
+    stage.run = lambda *_, **__: evolution.Evolved("No change", "nothing was better")  # type: ignore[method-assign]
+    monkeypatch.setattr(evolution, "run", stage.run)
+    dry_run.evolve(worked, "support", "a test")
+    assert not left.exists() and taken_out == ["killed-c-1"] and tree(worked.var) == before

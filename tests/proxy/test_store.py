@@ -15,7 +15,8 @@ from atdp.records import Action, Outcome
 from services.proxy import parts
 from services.proxy.drafts import Content, InvalidDraft
 from services.proxy.engines.sqlite import SqliteEngine
-from services.proxy.store import EventStore, StoreReader
+from services.proxy.spool import Job
+from services.proxy.store import EventStore, StoreReader, _Waiting
 from tests.proxy.backends import Backend, store_of
 from tests.proxy.drafting import CONTEXT, event, header, signal
 
@@ -258,3 +259,19 @@ async def test_work_that_nobody_waits_for_any_more_does_not_end_the_writer(
         await asyncio.sleep(0.01)
         closing.cancel()
     assert len(await log.append("a", [event("e1")])) == 1
+
+
+async def test_callers_are_told_in_the_order_in_which_their_drafts_were_stored(log: EventStore) -> None:
+    loop, told = asyncio.get_running_loop(), list[int]()
+    commits = ([_Waiting(Job("a", []), loop, loop.create_future(), []) for _ in range(n)] for n in (40, 3, 20))
+    for number, waiting in enumerate(each for commit in commits for each in _tell_of(log, commit)):
+        waiting.future.add_done_callback(lambda _, number=number: told.append(number))
+        last = waiting.future
+    await last
+    await asyncio.sleep(0)
+    assert told == list(range(63))
+
+
+def _tell_of(log: EventStore, commit: list[_Waiting]) -> list[_Waiting]:
+    log._tell(commit)
+    return commit

@@ -161,3 +161,24 @@ def test_a_webhook_message_decides_and_other_tags_mean_nothing(
 def test_a_time_that_is_none_is_a_bad_signature(stamp: bytes) -> None:
     with pytest.raises(mlflow_approvals.BadSignature):
         mlflow_approvals.verify(KEY, {**signed(b"{}"), b"x-mlflow-timestamp": stamp}, b"{}")
+
+
+@pytest.mark.parametrize("again", ["asked", "adopted"])
+def test_a_message_from_before_the_approval_was_asked_for_says_nothing_about_it(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """Sent again by whoever kept it: it is signed, and no older than five minutes."""
+    monkeypatch.setattr(mlflow_approvals, "answer", lambda *_: None)
+    monkeypatch.setattr(mlflow_approvals.prefect_runs, "resume_soon", lambda *_: {})
+    needed = 2 if again == "adopted" else 1
+    approvals.request(connection, "support", "2", {}, 3600, "run-1", needed)
+    data = {"name": "support", "version": "2", "key": "approval", "value": "approved by dana"}
+    body = json.dumps({"entity": "model_version_tag", "action": "set", "data": data}).encode()
+    first = signed(body, mlflow_approvals.secret(config))
+    assert mlflow_approvals.receive(config, first, body) is not None
+    time.sleep(1.0 - time.time() % 1.0)  # MLflow tells whole seconds
+    second = approvals.request(connection, "support", "2", {"lift": 0.1}, 3600, "run-2", needed)
+    assert mlflow_approvals.receive(config, first, body) is None
+    assert approvals.get(connection, second.id).missing == needed
+    anew = signed(body, mlflow_approvals.secret(config))
+    assert mlflow_approvals.receive(config, anew, body) is not None
