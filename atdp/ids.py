@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import threading
 import time
@@ -36,6 +37,15 @@ def uuid7() -> str:
     value = (ms << 80) | (0x7 << 76) | (counter << 64) | (0b10 << 62) | tail
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _unlock() -> None:
+    """A thread that is not there in a child process may have held the lock when it was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def new_id(prefix: str) -> str:

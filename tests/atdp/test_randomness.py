@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
+from atdp import ids
 from atdp.randomness import random_bytes
 
 
@@ -29,3 +31,13 @@ def test_a_child_process_does_not_give_out_what_its_parent_will() -> None:
     assert os.read(ours, 32) != random_bytes(32)
     os.close(ours)
     os.close(theirs)
+
+
+def test_a_child_that_is_forked_while_another_thread_makes_an_id_makes_ids_too() -> None:
+    with ids._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)  # it would wait for ever
+            ids.uuid7()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

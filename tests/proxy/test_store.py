@@ -223,6 +223,14 @@ async def test_a_draft_that_has_no_json_is_refused_alone_and_the_writer_goes_on(
     assert log.state == "ok"
 
 
+async def test_in_a_crowd_too_an_id_that_is_no_unicode_is_refused_alone(log: EventStore, reader: StoreReader) -> None:
+    await log.append("a", [CONTEXT, header()])
+    ids = [f"e{n}" for n in range(40)]
+    told = await asyncio.gather(*(log.append("a", [event(id)]) for id in (*ids, "e\ud800")), return_exceptions=True)
+    assert [type(each) for each in told] == [list] * 40 + [InvalidDraft]
+    assert [r.get("id") for r in reader.records("a", "t1")] == [None, *ids]
+
+
 async def test_idle_trajectories_close_and_later_records_still_land(log: EventStore, reader: StoreReader) -> None:
     await log.append("a", [CONTEXT, header(), event("e1")])
     assert await log.close_idle(["a"], "2000-01-01T00:00:00.000Z") == {"a": []}

@@ -292,8 +292,15 @@ def _dialect(statement: str, values: dict[str, Any]) -> tuple[str, dict[str, Any
         if len(items) <= _SPELLED_OUT:
             bound |= {f"{name}_{place}": item for place, item in enumerate(items)}
         else:
-            bound[name] = orjson.dumps(items).decode()
+            bound[name] = _as_json(items)
     return _with_lists(statement, tuple((name, len(items)) for name, items in lists.items())), bound
+
+
+def _as_json(items: list[Any]) -> str:
+    try:
+        return orjson.dumps(items).decode()
+    except TypeError as error:  # a text that is no Unicode: refused, as where it is bound by itself
+        raise UnicodeError(str(error)) from error
 
 
 @lru_cache(maxsize=256)
