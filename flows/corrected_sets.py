@@ -35,18 +35,22 @@ def build(
         train, heldout = dataset.shown_otherwise(chosen.train), dataset.shown_otherwise(chosen.heldout)
     else:
         train, heldout = dataset.hinted(cases, split)[-limit:], []
+    used: dict[str, list[Case]] = {}
     for name, members in (("train", train), ("heldout", heldout)):
-        rows = [row for case in members for row in _rows(case, kind, writer, dropped)]
-        (output / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        made = [(case, rows) for case in members if (rows := _rows(case, kind, writer, dropped))]
+        lines = [msgspec.json.encode(row) + b"\n" for _, rows in made for row in rows]
+        (output / f"{name}.jsonl").write_bytes(b"".join(lines))
+        used[name] = [case for case, _ in made]
     return {
         "kind": kind,
-        "train": len(train),
-        "heldout": len(heldout),
+        "train": len(used["train"]),
+        "heldout": len(used["heldout"]),
         "dropped": dict(sorted(dropped.items())),
         "heldout_tasks": sorted(split.heldout),
-        "tenants": sorted({c.tenant for c in train}),
+        "tenants": sorted({c.tenant for c in used["train"]}),
         "eligibility": [
-            {"tenant": c.tenant, "trajectory": c.trajectory_id, "train": "allow"} for c in [*train, *heldout]
+            {"tenant": c.tenant, "trajectory": c.trajectory_id, "train": "allow"}
+            for c in [*used["train"], *used["heldout"]]
         ],
     }
 

@@ -68,6 +68,8 @@ class Writer:
     def hinted_ids(self, case: Case, hint: str) -> list[int] | None:
         """The captured prompt with a hint behind the user's last words; None where it does not end as the template
         ends a prompt after these."""
+        if not case.request:  # a picture alone, say: there are no words for the hint to stand behind
+            return None
         rendered = self._template.render(messages=case.messages, tools=case.tools, add_generation_prompt=True)
         _, said, end = rendered.rpartition(case.request)
         closing = list(self._tokenizer.encode(end, add_special_tokens=False).ids)

@@ -76,6 +76,14 @@ def test_a_hint_stands_behind_the_users_words_in_the_teachers_prompt_alone(write
     assert told == (f"<|user|>{cases[1].request}\n\n(Hint: That is not what I asked for.)<|end|>\n<|assistant|>")
 
 
+def test_words_about_an_answer_to_no_words_are_left_out_and_the_others_stay(writer: Writer, tmp_path: Path) -> None:
+    cases = captured(unable(4))
+    mute = of(cases[0], messages=[{"role": "user", "content": ""}])
+    report, made = rows(writer, "hints", [*cases[1:], mute], tmp_path)
+    assert len(made) == report["train"] == len(report["eligibility"]) == 3
+    assert list(report["dropped"].values()) == [1]
+
+
 def test_what_moves_the_policy_by_its_own_answers_goes_on_from_the_champions_weights(
     config: Settings,  # noqa: F811
 ) -> None:
