@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
+import os
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from evoplane.settings import Settings
-from flows import candidates, dry_run, evolution, snapshot, training
+from flows import candidates, dry_run, evolution, policies, snapshot, training
 from flows.interventions import Proposal
 from registry import control, tenants
 from registry.manifest import Manifest, Policy
@@ -107,29 +108,34 @@ def test_snapshot_training_set_and_adapters_are_byte_for_byte_as_before(
 
 
 def test_what_a_killed_run_left_goes_with_the_next_and_a_living_runs_folder_stays(
-    worked: Settings, monkeypatch: pytest.MonkeyPatch
+    config: Settings,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = Evolution(monkeypatch)
     taken_out: list[str] = []
     monkeypatch.setattr(dry_run.client, "unload", lambda _, name: taken_out.append(name) or True)
-    monkeypatch.setattr(candidates.gate, "check", lambda rows, least: PASSED)
-    before = tree(worked.var)
-    killed = f"""
-from evoplane.settings import Settings
-from flows import dry_run, policies
-def run(config, *_, **__):
-    policies.claim(config, "killed-c-1")
-    print("under way", flush=True)
-    import time; time.sleep(60)
-dry_run.evolution.run = run
-dry_run.evolve(Settings.model_validate({{"paths": {{"var": {str(worked.var)!r}}}}}), "support", "a test")
-"""
-    with subprocess.Popen([sys.executable, "-c", killed], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"under way\n"
-        assert dry_run.clean_up(worked) == [] and taken_out == [], "it lives"
-        process.kill()
-    (left,) = worked.var.glob("dry-run-*")
-    stage.run = lambda *_, **__: evolution.Evolved("No change", "nothing was better")  # type: ignore[method-assign]
-    monkeypatch.setattr(evolution, "run", stage.run)
-    dry_run.evolve(worked, "support", "a test")
-    assert not left.exists() and taken_out == ["killed-c-1"] and tree(worked.var) == before
+    before = tree(config.var)
+    assert not list(config.var.glob("dry-run-*"))
+    under_way, says = os.pipe()
+
+    def killed(*_: Any, **__: Any) -> None:
+        policies.claim(config, "killed-c-1")
+        os.write(says, b"!")
+        time.sleep(60)
+
+    monkeypatch.setattr(evolution, "run", killed)
+    child = os.fork()
+    if child == 0:
+        try:
+            dry_run.evolve(config, "support", "a test")
+        finally:
+            os._exit(1)
+    assert os.read(under_way, 1) == b"!"
+    assert dry_run.clean_up(config) == [] and taken_out == [], "it lives"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(under_way)
+    os.close(says)
+    (left,) = config.var.glob("dry-run-*")
+    monkeypatch.setattr(evolution, "run", lambda *_, **__: evolution.Evolved("No change", "nothing was better"))
+    dry_run.evolve(config, "support", "a test")
+    assert not left.exists() and taken_out == ["killed-c-1"] and tree(config.var) == before
