@@ -44,8 +44,8 @@ def torchrun(job_file: Path, **environment: str) -> dict:
 
 @pytest.mark.parametrize(
     ("weights", "environment"),
-    [("lora", {}), ("full", {}), ("full", FSDP), ("lora", FSDP)],
-    ids=["lora ddp", "full ddp", "full fsdp", "lora fsdp"],
+    [("lora", {}), ("full", FSDP), ("lora", FSDP)],
+    ids=["lora ddp", "full fsdp", "lora fsdp"],
 )
 def test_two_processes_train_what_one_trains(
     tmp_path: Path, tiny_model: Path, examples: list[Example], weights: str, environment: dict[str, str]
