@@ -15,6 +15,8 @@ from flows import training
 from services.worker.adapters import average
 
 _GOAL = 0.8
+_CLEARLY = 0.05
+"""Above the goal, where the lift's training ends: groups that all succeed teach nothing, and others get rare."""
 _START = (0.2, 0.5)
 _ENOUGH = 0.25
 """Success after which imitation stops. It shows the first step only; RL must find what to make of the result."""
@@ -47,7 +49,7 @@ class Phases:
         updates: list[dict[str, Any]] = []
         chunk = max(1, school.size.updates // 5)
         began = 0.0
-        while len(updates) < school.size.updates and curve[-1] < _GOAL + 0.1:
+        while len(updates) < school.size.updates and curve[-1] < _GOAL + _CLEARLY:
             made, seconds = timed(lambda: school.reinforce(agent, chunk))
             began += seconds
             updates += made["updates"]
