@@ -45,13 +45,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reason", default="a dry run")
     given = parser.parse_args(arguments)
     config = settings()
+    look = partial(evolve, reason=given.reason) if given.what == "evolve" else diagnose
     try:
-        found = diagnose(config, given.agent) if given.what == "diagnose" else evolve(config, given.agent, given.reason)
+        with _nothing_on_stdout():
+            found = look(config, given.agent)
     except (RegistryError, locks.Busy) as error:
         print(f"{given.agent}: {error}", file=sys.stderr)
         return 1
-    json.dump(pages.finite(found), sys.stdout)
+    print(json.dumps(pages.finite(found)))
     return 0
+
+
+@contextmanager
+def _nothing_on_stdout() -> Iterator[None]:
+    """Standard output is for the JSON alone: what libraries and their children print there goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def diagnose(config: Settings, agent: str) -> dict[str, Any]:

@@ -69,14 +69,15 @@ def evolve(
 
 
 def _look(what: str, agent: str, *more: str) -> dict[str, Any]:
-    """Run `flows.dry_run` in a process of its own, as flows are; its progress is shown as it comes."""
+    """Run `flows.dry_run` in a process of its own, as flows are; its progress is shown as it comes, its last line is
+    JSON."""
     tenants.get_agent(control.connect(settings().control_db), agent)
     command = [sys.executable, "-m", "flows.dry_run", what, "--agent", agent, *more]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         err.print(f"{what} of {agent!r} failed", style="red")
         raise typer.Exit(1)
-    found: dict[str, Any] = jsonlib.loads(done.stdout)
+    found: dict[str, Any] = jsonlib.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,3 +141,23 @@ def test_what_a_killed_run_left_goes_with_the_next_and_a_living_runs_folder_stay
     monkeypatch.setattr(evolution, "run", lambda *_, **__: evolution.Evolved("No change", "nothing was better"))
     dry_run.evolve(config, "support", "a test")
     assert not left.exists() and taken_out == ["killed-c-1"] and tree(config.var) == before
+
+
+def test_standard_output_is_the_json_alone_though_a_new_repository_announces_itself(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from flows import dry_run, evolution, snapshot\n"
+        "def run(config, *_, **__):\n"
+        "    snapshot.prepare(config, Path(sys.argv[1]) / 'scratch')\n"
+        "    return evolution.Evolved('No change', 'nothing was better')\n"
+        "evolution.run = run\n"
+        "raise SystemExit(dry_run.main(['evolve', '--agent', 'support']))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    said = subprocess.run(
+        command, env={**os.environ, "EVOPLANE_PATHS__VAR": str(tmp_path / "var")}, capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["state"] == "No change"
+    assert (tmp_path / "scratch" / ".dvc").is_dir() and "Initialized DVC repository" in said.stderr
