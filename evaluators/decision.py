@@ -23,6 +23,8 @@ from evaluators.replay import Replay, safety_violated
 NO_OP = "no-op"
 _MAX_UNKNOWN = 0.4
 """With a larger share of unjudgeable cases the comparison speaks about the rest only."""
+_TOLD = 3
+"""Refused candidates that the no-op names; the others stand in the ranking."""
 
 Verdict = Literal["chosen", "beaten", "not certain", "refused", "not replayed"]
 
@@ -90,7 +92,8 @@ def decide(
     winner = max(admissible, key=lambda pair: pair[1])[0] if admissible else None
     best = _score(winner) if winner else 0.0
     rows = [_ranked(c, score, broken, winner, best) for c, score, broken in scored]
-    rows.append(_no_op(winner, doubts))
+    rows.sort(key=lambda r: -r.score)
+    rows.append(_no_op(winner, rows, doubts))
     rows.sort(key=lambda r: (not r.chosen, -r.score, r.name))
     return Decision(chosen=winner.name if winner else NO_OP, ranking=tuple(rows))
 
@@ -120,8 +123,11 @@ def _uncertain(candidate: Evaluated, score: float) -> str:
     return f"not enough evidence of an improvement: {found}, lower bound minus cost and risk {score:+.3f}"
 
 
-def _no_op(winner: Evaluated | None, doubts: Sequence[str]) -> Ranked:
-    why = "; ".join(["nothing is certain to be better" if winner is None else "beaten", *doubts])
+def _no_op(winner: Evaluated | None, rows: Sequence[Ranked], doubts: Sequence[str]) -> Ranked:
+    """`rows` are the candidates, best first: what would have been delivered but for a constraint or gate is told."""
+    refused = [f"{r.name} ({r.score:+.3f}) was refused: {r.why}" for r in rows if r.verdict == "refused"]
+    lost = refused[:_TOLD] or ["nothing is certain to be better"]
+    why = "; ".join([*(lost if winner is None else ["beaten"]), *doubts])
     return Ranked(NO_OP, NO_OP, 0.0, winner is None, why, "beaten" if winner else "chosen")
 
 

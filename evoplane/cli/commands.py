@@ -22,7 +22,9 @@ class Listed(NamedTuple):
 
 
 COMMANDS: dict[str, Listed] = {
-    "up": Listed("stack:up", "Start gateway, worker, Prefect, flows, MLflow and Evidently, and keep them running."),
+    "up": Listed(
+        "stack:up", "Start gateway, worker, Prefect, flows, MLflow, Evidently and the console, and keep them running."
+    ),
     "down": Listed("stack:down", "Stop everything `up` started; nothing is left running."),
     "status": Listed("stack:status", "Show each component with its state and URL. Exit 1 unless all are healthy."),
     "doctor": Listed("stack:doctor", "Say what is wrong with this installation and what to do. Exit 1 on a problem."),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import getpass
 from typing import Annotated
 
-import msgspec
 import typer
 
-from evoplane.cli.following import mirror, proven
+from evoplane.cli.following import mirror, proven, tell
 from evoplane.cli.output import Json, show
 from evoplane.cli.permission import require
 from evoplane.settings import settings
@@ -62,4 +61,4 @@ def promote(
         route = pointers.set_champion(connection, agent, version, why, getpass.getuser())
     served = proven(config, agent, version)
     mirror(config, agent)
-    show({**msgspec.to_builtins(route), "served_in_s": served}, json)
+    tell(route, served, json)

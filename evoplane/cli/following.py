@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from evoplane.cli.output import err
+import msgspec
+
+from evoplane.cli.output import err, out, show
 from evoplane.settings import Settings
 from registry import prefect_runs, presence, serving
+from registry.pointers import Route
 from registry.tenants import RegistryError
 
 
@@ -22,3 +25,15 @@ def mirror(config: Settings, agent: str) -> None:
         prefect_runs.emit_event(config, "evoplane.rollback.requested", agent, {"agent": agent, "mirror": True})
     except (OSError, RegistryError) as error:
         err.print(f"served right already; MLflow's aliases follow when Prefect is back ({error})", style="yellow")
+
+
+def tell(route: Route, served_in_s: float | None, json: bool) -> None:
+    """What an operator wants to know of a flip in one line; with `json` the whole route."""
+    if json:
+        show({**msgspec.to_builtins(route), "served_in_s": served_in_s}, json)
+        return
+    proof = "" if served_in_s is None else f"; every gateway answered with it {served_in_s:.2f} s later"
+    out.print(f"{route.agent}: version {route.champion} serves{proof}", markup=False, highlight=False)
+    if route.previous is not None:
+        what = "withdrawn" if route.previous == route.withdrawn else "previous"
+        out.print(f"{what}: version {route.previous}", markup=False, highlight=False)

@@ -6,16 +6,23 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.markup import escape
 from rich.tree import Tree
 
 from evoplane.cli.output import Json, err, out, print_json, show
 from evoplane.settings import settings
-from registry import control, pointers
+from registry import control, pointers, tenants
 from registry.impact import impact as find
 from registry.lineage import Explanation, explain
 from registry.lineage import lineage as walk
 from registry.tenants import RegistryError
 from services.proxy.store import open_reader
+
+_INDENT = 4
+"""Columns a tree moves in for each level."""
+_LEAST = 60
+"""Columns for the words of the deepest level: an id stays whole."""
 
 
 def lineage(
@@ -43,6 +50,8 @@ def lineage(
         return
     if agent is None:
         raise RegistryError("name an event, or an agent: evoplane lineage ev_0197… (or --agent support)")
+    if agent not in pointers.all_routes(connection):
+        tenants.get_agent(connection, agent)
     chain = walk(connection, agent, version or pointers.read_route(connection, agent).champion)
     if json:
         print_json({"event": None, "lineage": chain})
@@ -72,10 +81,10 @@ def impact(
         return
     for exposure in found.exposures:
         err.print(f"{exposure.role} from {exposure.since} until {exposure.until or 'now'}", highlight=False)
-    tenants = sorted({session.tenant for session in found.sessions})
+    served = sorted({session.tenant for session in found.sessions})
     err.print(
         f"version {found.version}: {len(found.sessions)} sessions, {found.answers} answers, tenants"
-        f" {', '.join(tenants) or 'none'}; {found.corrected} sessions corrected",
+        f" {', '.join(served) or 'none'}; {found.corrected} sessions corrected",
         highlight=False,
     )
     show([_row(msgspec.to_builtins(session)) for session in found.sessions], False)
@@ -92,20 +101,24 @@ def _show(found: Explanation, json: bool) -> None:
         print_json({"event": said["answer"], "lineage": said["chain"]} | {k: said[k] for k in ("state", "because")})
         return
     for line in found.because:
-        out.print(line, highlight=False)
+        out.print(line, markup=False, highlight=False)
     if len(found.chain) > 1:
         _tree("descends from", found.chain[1:])
 
 
 def _tree(title: str, chain: list[dict[str, Any]]) -> None:
+    """Lines are wrapped, never cut; a long descent, each version under its own, runs over the terminal's edge."""
     node = tree = Tree(f"[bold]{title}[/bold]")
     for step in chain:
-        node = node.add(f"[bold]version {step['version']}[/bold]  {step['intervention']}: {step['description']}")
+        node = node.add(
+            f"[bold]version {step['version']}[/bold]  {step['intervention']}: {escape(step['description'])}"
+        )
         for name, value in step["evidence"].items():
-            node.add(f"{name}: {value}", highlight=False)
+            node.add(escape(f"{name}: {value}"), highlight=False)
         if step["approval"]:
             approval = step["approval"]
             node.add(f"{approval['status']} by {approval['by']} ({approval['channel']}, {approval['at']})")
         if step["served_from"]:
             node.add("served from " + ", ".join(step["served_from"]))
-    out.print(tree, crop=False, no_wrap=True, overflow="ignore")
+    width = max(out.console.width, _INDENT * (len(chain) + 1) + _LEAST)
+    Console(width=width).print(tree, crop=False, overflow="fold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,6 +14,12 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_ID = re.compile(r"(?<![a-z])[a-z]{2,4}_[0-9a-f][0-9a-f-]{15,}")
+_GAP = 2
+_LEAST = 10
+"""Characters that a column which may be folded keeps."""
 
 
 class Printer:
@@ -42,8 +49,10 @@ def show(value: Any, as_json: bool) -> None:
     if as_json:
         print_json(value)
     elif isinstance(value, Mapping):
+        from rich.markup import escape
+
         for key, item in value.items():
-            out.print(f"[bold]{key}[/bold]  {_text(item)}", highlight=False)
+            out.print(f"[bold]{key}[/bold]  {escape(_text(item))}", highlight=False)
     else:
         _table(value)
 
@@ -62,17 +71,36 @@ def finite(value: Any) -> Any:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Columns are folded where the terminal is narrow, ids never: a table of them runs over the edge instead."""
     if not rows:
         out.print("nothing yet", style="dim")
         return
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(_text(row.get(column)) for column in rows[0]))
+    cells = {column: [_text(row.get(column)) for row in rows] for column in rows[0]}
+    natural = {column: max(len(column), *map(len, texts)) for column, texts in cells.items()}
+    widths = {column: min(natural[column], _least(column, texts)) for column, texts in cells.items()}
+    room = out.console.width - sum(widths.values()) - _GAP * len(widths)
+    for n, column in enumerate(sorted(widths, key=lambda c: natural[c] - widths[c])):
+        more = max(0, min(natural[column] - widths[column], room // (len(widths) - n)))
+        widths[column] += more
+        room -= more
+    whole = sum(widths.values()) + _GAP * len(widths)
+    table = Table(box=None, header_style="bold", pad_edge=False, width=whole)
+    for column, width in widths.items():
+        table.add_column(Text(column), overflow="fold", width=width)
+    for texts in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, texts))
     out.print(table)
+
+
+def _least(column: str, texts: Sequence[str]) -> int:
+    """The width a column keeps on however narrow a terminal."""
+    if column == "id" or column.endswith("_id"):
+        return max(len(column), *map(len, texts))
+    ids = [len(word) for text in texts for word in text.split() if _ID.search(word)]
+    return max(len(column), _LEAST, *ids)
 
 
 def _text(value: Any) -> str:

@@ -10,10 +10,9 @@ import getpass
 import sqlite3
 from typing import Annotated
 
-import msgspec
 import typer
 
-from evoplane.cli.output import Json, show
+from evoplane.cli.output import Json
 from evoplane.cli.permission import require
 from evoplane.settings import Settings, settings
 from registry import control, pointers
@@ -46,7 +45,7 @@ def rollback(
 
     served = following.proven(config, agent, route.champion) if verify else None
     following.mirror(config, agent)
-    show({**msgspec.to_builtins(route), "served_in_s": served}, json)
+    following.tell(route, served, json)
 
 
 def _named(config: Settings, connection: sqlite3.Connection, agent: str, to: str) -> str:

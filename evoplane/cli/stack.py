@@ -20,7 +20,7 @@ def up(
     only: Annotated[list[str] | None, typer.Option(help="Only these components; repeat for more.")] = None,
     json: Json = False,
 ) -> None:
-    """Start gateway, worker, Prefect, flows, MLflow and Evidently, and keep them running.
+    """Start gateway, worker, Prefect, flows, MLflow, Evidently and the console, and keep them running.
 
     Example: evoplane up
     Example: evoplane up --no-detach   (stays in the foreground; Ctrl-C stops everything)

@@ -41,6 +41,8 @@ def list_trajectories(
     """
     reader = _reader()
     rows = [row._asdict() for t in _tenants(reader, tenant) for row in reader.trajectories(t, agent=agent, limit=limit)]
+    if agent is not None and not rows:  # work that was imported has no need of an agent that serves
+        tenants.get_agent(control.connect(settings().control_db), agent)
     show(sorted(rows, key=lambda r: str(r["last_at"]), reverse=True), json)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.markup import escape
 
 from dashboards.reading import read_cases
 from evaluators import drift, watching
@@ -54,9 +55,9 @@ def stats(
             )
         )
         return
-    out.print(f"[bold]{agent}[/bold]: {found.state} ({found.reason})", highlight=False)
+    out.print(f"[bold]{agent}[/bold]: {found.state} ({escape(found.reason)})", highlight=False)
     if found.cost.why:
-        out.print(f"cost per success is unknown: {found.cost.why}", style="dim", highlight=False)
+        out.print(f"cost per success is unknown: {found.cost.why}", style="dim", markup=False, highlight=False)
     show(table(found), False)
     for rows in (source_rows(sources), pair_rows(sources)):
         if rows:

@@ -91,6 +91,8 @@ def test_nothing_captured_verifies_clean() -> None:
     ("arguments", "says"),
     [
         (["rollback", "--agent", "nobody"], "no serving version"),
+        (["lineage", "--agent", "nobody"], "no agent 'nobody'"),
+        (["trajectories", "list", "--agent", "nobody"], "no agent 'nobody'"),
         (["approvals", "approve", "apr_0", "--by", "dana"], "no approval 'apr_0'"),
         (["lineage", "--agent", "support", "--event", "ev_0"], "no event 'ev_0'"),
         (["key", "create", "--tenant", "nobody", "--agent", "support"], "evoplane tenant create nobody"),

@@ -59,6 +59,11 @@ def test_stats_counts_what_the_files_say(config: Settings, capsys: pytest.Captur
     assert {s["source"][0] for s in found["rewards"]["sources"]} >= {"reward", "check.db"}
 
 
+def test_stats_names_the_section_that_lacks_a_price(config: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    watching.stats("gpt-4o")
+    assert "the price of a model that answered is not in [prices]" in capsys.readouterr().out
+
+
 def test_stats_of_one_tenant_and_of_nobody(config: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     watching.stats("gpt-4o", tenant="somebody else", json=True)
     assert json.loads(capsys.readouterr().out)["state"] == "not enough data"
