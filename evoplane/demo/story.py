@@ -145,10 +145,10 @@ class Story:
         old = self._route().champion
         prefect_runs.emit_event(self._config, "evoplane.monitor.requested", AGENT, {"agent": AGENT})
         self._tell("monitor asked to look; from here events drive the flows")
-        self._wait("a candidate in shadow or canary", lambda: self._exposed() or self._route().champion != old)
+        candidate = self._candidate(old)
         self._batch += 1000
         with Customers(self._desk("serve"), self._batch) as customers:
-            self._tell(f"candidate version {self._exposed()} meets live traffic")
+            self._tell(f"candidate version {candidate} meets live traffic")
 
             def asked() -> bool:
                 customers.check()
@@ -160,6 +160,22 @@ class Story:
         self._evoplane("approvals", "approve", approval.id, "--by", APPROVER, "--reason", "evidence is clear")
         self._wait(f"promotion of version {approval.version}", lambda: self._route().champion == approval.version)
         return approval.version
+
+    def _candidate(self, old: str) -> str:
+        """The version that is to meet live traffic, once it is in shadow or canary."""
+        seen: list[str] = []
+
+        def there() -> bool:
+            seen.extend(filter(None, [self._exposed()]))
+            return bool(seen) or self._route().champion != old
+
+        self._wait("a candidate in shadow or canary", there)
+        if not seen:
+            raise DemoFailed(
+                f"no candidate: version {self._route().champion} serves instead of {old}, and this story did not bring"
+                " it; was it changed by other hands?"
+            )
+        return seen[-1]
 
     def _force_bad_candidate(self) -> BadCandidate:
         """Register a poisoned adapter, skip replay and shadow, and let the canary find out."""
@@ -256,9 +272,11 @@ class Story:
             if failed:
                 raise DemoFailed(f"waiting for {what}: run {failed[0]['name']!r} {failed[0]['state_message']}")
             doing = ", ".join(f"{run['name']} ({run['state_name']})" for run in runs if run["state_type"] == "RUNNING")
-            self._tell(f"waiting for {what}: {doing or 'no run is active'}")
+            ended = next((run for run in runs if run["state_message"] and run["state_type"] == "COMPLETED"), None)
+            last = f"; the last said: {ended['state_message']}" if ended else ""
+            self._tell(f"waiting for {what}: {doing or 'no run is active' + last}")
             if now - start > timeout_s:
-                raise DemoFailed(f"{what} did not come within {timeout_s:.0f} s; see {self._config.logs_dir}")
+                raise DemoFailed(f"{what} did not come within {timeout_s:.0f} s{last}; see {self._config.logs_dir}")
 
     def _counter(self, total: int, what: str) -> Callable[[Ticket], None]:
         served = 0
