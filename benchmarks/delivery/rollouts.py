@@ -48,7 +48,7 @@ def simulate(rollouts: int, most: int, seed: int = 1) -> dict[str, Any]:
         "threshold_equal_abort_share": share(threshold for _, _, threshold in equal),
         "threshold_worse_caught_share": share(threshold for _, _, threshold in worse),
         "threshold_sessions": _THRESHOLD_SESSIONS,
-        "no_traffic_state": CanaryTest(alpha=ALPHA, harm_margin=HARM, min_sessions=_MIN_SESSIONS).verdict().state,
+        "verdict_without_traffic": CanaryTest(alpha=ALPHA, harm_margin=HARM, min_sessions=_MIN_SESSIONS).verdict().state,
     }
 
 
