@@ -38,6 +38,7 @@ def simulate(rollouts: int, most: int, seed: int = 1) -> dict[str, Any]:
     broken = [rollout(random.Random(f"{seed}/broken/{n}"), -4 * HARM, most) for n in range(max(10, rollouts // 4))]
     caught = [exposed for end, exposed, _ in worse if end == "abort"]
     fixed = fixed_horizon()
+    untouched = CanaryTest(alpha=ALPHA, harm_margin=HARM, min_sessions=_MIN_SESSIONS)
     return {
         "equal_candidate_abort_share": share(end == "abort" for end, _, _ in equal),
         "worse_candidate_caught_share": share(end == "abort" for end, _, _ in worse),
@@ -48,7 +49,7 @@ def simulate(rollouts: int, most: int, seed: int = 1) -> dict[str, Any]:
         "threshold_equal_abort_share": share(threshold for _, _, threshold in equal),
         "threshold_worse_caught_share": share(threshold for _, _, threshold in worse),
         "threshold_sessions": _THRESHOLD_SESSIONS,
-        "verdict_without_traffic": CanaryTest(alpha=ALPHA, harm_margin=HARM, min_sessions=_MIN_SESSIONS).verdict().state,
+        "verdict_without_traffic": untouched.verdict().state,
     }
 
 
