@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlencode, urlparse
@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from dashboards.console import agent as agents
-from dashboards.console import credit, narrow, watching
+from dashboards.console import credit, finding, narrow, watching
 from dashboards.console import trajectory as trajectories
 from dashboards.console.access import LIFETIME_S, Logins, Refused, Viewer
 from evoplane import __version__
@@ -250,18 +250,10 @@ def create_app(config: Settings) -> FastAPI:
     def find(request: Request, who: Viewer = logged_in, q: str = "") -> Response:
         """By the id of a trajectory, an event, a session or an annotation."""
         wanted = q.strip()
-        for tenant in sorted(who.tenants):
-            if reader.trajectory(tenant, wanted) is not None:
-                return RedirectResponse(f"/trajectories/{tenant}/{wanted}", 303)
-            record = reader.record(tenant, wanted)
-            if record is not None:
-                return RedirectResponse(_place(tenant, record["trajectory_id"], wanted), 303)
-        rows = [
-            row
-            for tenant in sorted(who.tenants)
-            for row in reader.in_session(tenant, wanted)
-            if row.agent in who.agents
-        ]
+        found = finding.place(reader, who, wanted)
+        if found is not None:
+            return RedirectResponse(_page_of(found), 303)
+        rows = finding.in_session(reader, who, wanted)
         if len(rows) == 1:
             return RedirectResponse(f"/trajectories/{rows[0].tenant}/{rows[0].trajectory_id}", 303)
         return page(request, "found", who, rows=rows, wanted=wanted)
@@ -271,25 +263,26 @@ def create_app(config: Settings) -> FastAPI:
         request: Request, tenant: str, id: str, who: Viewer = logged_in, step: int = 1, at: str = ""
     ) -> Response:
         """The steps from number `step` on, or the page that the record `at` is on."""
-        _may_see(tenant in who.tenants)
+        _may_see(finding.trajectory(reader, who, tenant, id) is not None)
         found = trajectories.view(reader, tenant, id, step, at)
-        _may_see(found is not None and found.agent in who.agents)
+        _may_see(found is not None)
         return page(request, "trajectory", who, found=found)
 
     @app.get("/trajectories/{tenant}/{id}/parts/credit", response_class=HTMLResponse)
     def credit_part(request: Request, tenant: str, id: str, who: Viewer = logged_in) -> Response:
-        _may_see(tenant in who.tenants and trajectories.agent_of(reader, tenant, id) in who.agents)
+        _may_see(finding.trajectory(reader, who, tenant, id) is not None)
         return page(request, "credit", who, found=credit.view(config, reader, tenant, id))
 
     @app.get("/events/{id}/why", response_class=HTMLResponse)
     def why_page(request: Request, id: str, who: Viewer = logged_in) -> Response:
         """Why did the agent say this? The command line's own answer."""
-        place = next((t for t in sorted(who.tenants) if reader.record(t, id) is not None), None)
-        _may_see(place is not None)
+        place = finding.place(reader, who, id)
+        if place is None:
+            raise _hidden()
         with database() as connection:
-            found = lineage.explain(connection, reader, id, tenant=place, whole=_sees_all(who))
+            found = lineage.explain(connection, reader, id, tenant=place.tenant, whole=_sees_all(who))
         _may_see(found.answer.agent in who.agents)
-        return page(request, "why", who, found=found, tenant=place)
+        return page(request, "why", who, found=found, tenant=place.tenant)
 
     # -- approvals
 
@@ -304,8 +297,7 @@ def create_app(config: Settings) -> FastAPI:
     @app.get("/approvals/{id}", response_class=HTMLResponse)
     def approval_page(request: Request, id: str, who: Viewer = logged_in, said: str = "") -> Response:
         with database() as connection:
-            found = approvals.get(connection, id)
-            _may_see(found.agent in who.agents)
+            found = _approval(connection, who, id)
             approvers = tenants.get_agent(connection, found.agent).approvers
         return page(
             request, "approval", who, found=_readable(who, found), approvers=approvers, said=said, problem="",
@@ -322,7 +314,7 @@ def create_app(config: Settings) -> FastAPI:
 
         def write() -> tuple[approvals.Approval, bool]:
             with database() as connection:
-                _may_see(approvals.get(connection, id).agent in who.agents)
+                _approval(connection, who, id)
                 if not who.may_approve:
                     raise RegistryError("this key may not approve")
                 rules = Policies.load(config.policies_dir)
@@ -334,7 +326,7 @@ def create_app(config: Settings) -> FastAPI:
             found, changed = await run_in_threadpool(write)
         except RegistryError as error:
             with database() as connection:
-                found = approvals.get(connection, id)
+                found = _approval(connection, who, id)
             return page(
                 request, "approval", who, 409, found=_readable(who, found), approvers=found.approvers, said="",
                 problem=str(error), whole=_reads_evidence(who, found),
@@ -353,7 +345,20 @@ def _pending(connection: sqlite3.Connection, who: Viewer) -> list[approvals.Appr
 def _may_see(yes: bool) -> None:
     """What somebody may not see does not exist for them."""
     if not yes:
-        raise HTTPException(404, "There is nothing here, or not for you.")
+        raise _hidden()
+
+
+def _hidden() -> HTTPException:
+    return HTTPException(404, "There is nothing here, or not for you.")
+
+
+def _approval(connection: sqlite3.Connection, who: Viewer, id: str) -> approvals.Approval:
+    """An approval that they may see; for any other the answer is that of one that never was."""
+    with suppress(RegistryError):
+        found = approvals.get(connection, id)
+        if found.agent in who.agents:
+            return found
+    raise _hidden()
 
 
 def _same_login(who: Viewer, form: dict[str, str]) -> None:
@@ -380,9 +385,10 @@ def _local(to: str) -> str:
     return to if fine else "/"
 
 
-def _place(tenant: str, trajectory_id: str, id: str) -> str:
-    """The page of a trajectory that a record is on, at the record."""
-    return f"/trajectories/{tenant}/{trajectory_id}?{urlencode({'at': id})}#{id}"
+def _page_of(place: finding.Place) -> str:
+    """The page of a trajectory; that of a record in it is the one that it is on, at the record."""
+    page, id = f"/trajectories/{place.tenant}/{place.trajectory_id}", place.record_id
+    return page if id is None else f"{page}?{urlencode({'at': id})}#{id}"
 
 
 def _short(text: str, size: int = 14) -> str:

@@ -161,12 +161,6 @@ def _new_in(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, "o": {**observed, "messages": [history, *new]}}
 
 
-def agent_of(reader: StoreReader, tenant: str, trajectory_id: str) -> str | None:
-    """Whose trajectory it is; None when this tenant has no such trajectory."""
-    row = reader.trajectory(tenant, trajectory_id)
-    return None if row is None else row.agent
-
-
 def _rows(reader: StoreReader, tenant: str, trajectory_id: str) -> list[TrajectoryRow]:
     row = reader.trajectory(tenant, trajectory_id)
     return [row] if row is not None else []

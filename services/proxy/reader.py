@@ -70,14 +70,15 @@ class StoreReader:
     ) -> list[TrajectoryRow]:
         """Trajectories, newest first; `since` is an RFC 3339 time that `last_at` must have reached.
 
-        With `before`, those opened before that trajectory: the next page.
+        With `before`, those opened before that trajectory: the next page. It has to be of `agent`, where one is named.
         """
         rows = self._rows(
             tenant,
             _ROW + " WHERE (CAST(:agent AS TEXT) IS NULL OR agent=:agent)"  # noqa: S608
             " AND (CAST(:since AS TEXT) IS NULL OR last_at>=:since)"
             " AND (CAST(:before AS TEXT) IS NULL OR opened<"
-            "(SELECT opened FROM trajectories WHERE trajectory_id=:before)) ORDER BY opened DESC LIMIT :limit",
+            "(SELECT opened FROM trajectories WHERE trajectory_id=:before"
+            " AND (CAST(:agent AS TEXT) IS NULL OR agent=:agent))) ORDER BY opened DESC LIMIT :limit",
             agent=agent,
             since=since,
             before=before,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atdp import clock
-from atdp.records import AnnotationDraft, Metadata, Scale, Source, Target
+from atdp.records import Agent, AnnotationDraft, Metadata, Scale, Source, Target
 from evoplane.settings import Settings
 from registry import approvals, control, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, MemoryItem, Policy
@@ -90,9 +90,17 @@ def _fact(tenant: str) -> MemoryItem:
     )
 
 
-def _conversation(tenant: str, number: int) -> list[StoreDraft]:
+async def add(config: Settings, tenant: str, number: int, agent: str) -> None:
+    """One more conversation of a tenant, with this agent."""
+    store = open_store(config)
+    await store.start()
+    await store.append(tenant, _conversation(tenant, number, agent))
+    await store.close()
+
+
+def _conversation(tenant: str, number: int, agent: str = "support") -> list[StoreDraft]:
     trajectory, event = f"tr_{tenant}_{number}", f"ev_{tenant}_{number}"
-    tags = {"agent": "support", "agent_version": "1", "role": "champion", "purpose": "serve"}
+    tags = {"agent": agent, "agent_version": "1", "role": "champion", "purpose": "serve"}
     overlay = {"surface": "memory", "op": "append", "target": "system", "text": "\nNotes:\n- 45 days", "digest": "d"}
     said = call(
         event,
@@ -110,4 +118,5 @@ def _conversation(tenant: str, number: int) -> list[StoreDraft]:
         source=Source(kind="environment", id="desk"), time=clock.now(), value=float(right),
         scale=Scale(min=0, max=1, higher_is_better=True),
     )  # fmt: skip
-    return [CONTEXT, opened(trajectory, session_id=f"se_{tenant}_{number}"), said, resolved]
+    header = opened(trajectory, session_id=f"se_{tenant}_{number}", agent=Agent(name=agent))
+    return [CONTEXT, header, said, resolved]

@@ -26,7 +26,7 @@ from registry.alerts import Cause
 from registry.manifest import AgentVersion, Manifest, Policy, Skill
 from services.proxy.reader import open_reader
 from services.proxy.store import open_store
-from tests.dashboards.deployment import Deployment, made
+from tests.dashboards.deployment import Deployment, add, made
 from tests.governance.drafting import call, opened
 from tests.proxy.drafting import CONTEXT, event
 
@@ -90,6 +90,33 @@ def test_a_viewer_sees_nothing_of_another_tenant_or_agent(console: TestClient, d
     for page in PAGES[1:]:
         assert "other asks" not in console.get(page).text
         assert "other: 45 days" not in console.get(page).text
+
+
+async def test_what_is_another_agent_s_of_the_same_tenant_is_as_if_it_did_not_exist(tmp_path: Path) -> None:
+    deployment = made(tmp_path, 1)
+    await add(deployment.config, "acme", 9, "sales")
+    connection = control.connect(deployment.config.control_db)
+    asked = approvals.request(connection, "sales", "2", {}, 3600)
+
+    with TestClient(create_app(deployment.config), follow_redirects=False) as console:
+        login(console, deployment.keys["ravi"])
+
+        def told(page: str, id: str) -> tuple[int, str | None, str]:
+            reply = console.get(page.format(id))
+            return reply.status_code, reply.headers.get("location"), reply.text.replace(id, "ID")
+
+        for page, hidden in (
+            ("/find?q={}", "tr_acme_9"),
+            ("/find?q={}", "ev_acme_9"),
+            ("/find?q={}", "an_acme_9"),
+            ("/find?q={}", "se_acme_9"),
+            ("/events/{}/why", "ev_acme_9"),
+            ("/trajectories/acme/{}", "tr_acme_9"),
+            ("/trajectories/acme/{}/parts/credit", "tr_acme_9"),
+            ("/agents/support/trajectories?tenant=acme&before={}", "tr_acme_9"),
+            ("/approvals/{}", asked.id),
+        ):
+            assert told(page, hidden) == told(page, "no_such_id"), (page, hidden)
 
 
 def test_an_operator_of_all_tenants_sees_both(console: TestClient, deployment: Deployment) -> None:
