@@ -39,6 +39,14 @@ from prefect.states import Completed, Failed  # isort: skip
 ACCEPTED = "evoplane.candidate.accepted"
 
 
+class NotLooked(Exception):
+    """The agent can't be looked at now; the message says why, `state` names the run's end."""
+
+    def __init__(self, state: evolution.State, why: str) -> None:
+        super().__init__(why)
+        self.state = state
+
+
 @flow(name="evolve", flow_run_name="evolve {agent}", log_prints=True)
 def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = None, alert: str = "") -> Any:
     """Improve one agent, if that can be shown to be an improvement.
@@ -46,17 +54,21 @@ def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = 
     `alert` is the alert it answers (`registry.alerts`): an alert is answered once. Without one, the run answers the
     alert that is open, if there is one.
     """
-    with limits.one_at_a_time(f"evolve-{agent}"), answering(settings(), agent, alert, str(flow_run.id)) as taken:
-        if alert and taken is None:
-            return Completed(name="Already answered", message=f"another run has taken alert {alert}")
-        return _evolve(settings(), agent, reason if taken is None else taken.reason)
+    try:
+        with limits.one_at_a_time(f"evolve-{agent}"), answering(settings(), agent, alert, str(flow_run.id)) as taken:
+            if alert and taken is None:
+                return Completed(name="Already answered", message=f"another run has taken alert {alert}")
+            return _evolve(settings(), agent, reason if taken is None else taken.reason)
+    except NotLooked as waits:
+        return Completed(name=waits.state, message=f"{waits}; an alert that it took is open again")
 
 
 @contextmanager
 def answering(config: Settings, agent: str, alert: str, run: str) -> Iterator[Alert | None]:
     """Take the alert, or the agent's open one where none is named, for the block; None when there is none to take.
 
-    One that could not be looked at because a dry run was under way is open again afterwards.
+    One whose agent could not be looked at (a delivery is under way, the budget is spent, a dry run holds the lock) is
+    open again afterwards: the watch announces it once none of this stands in the way.
     """
     connection = control.connect(config.control_db)
     open_ = alerts.open_alert(connection, agent)
@@ -65,7 +77,7 @@ def answering(config: Settings, agent: str, alert: str, run: str) -> Iterator[Al
     try:
         yield taken
     except BaseException as error:
-        if taken is not None and isinstance(error, locks.Busy):
+        if taken is not None and isinstance(error, locks.Busy | NotLooked):
             alerts.give_back(connection, taken.id)
         elif taken is not None:
             alerts.end(connection, taken.id, "failed")
@@ -78,8 +90,10 @@ def _evolve(config: Settings, agent: str, reason: str) -> Any:
     connection = control.connect(config.control_db)
     under_way = deliveries.under_way(connection, agent)
     if under_way:
-        return Completed(name="Delivery in progress", message=f"version {under_way[0]} is being delivered")
+        raise NotLooked("Delivery in progress", f"version {under_way[0]} is being delivered")
     found = evolution.run(config, connection, agent, reason, _work())
+    if found.state == "Over budget":
+        raise NotLooked(found.state, found.message)
     policies.retire(config, connection)
     if found.state == "Quality gate failed":
         audit.append(connection, "evolve", "data_gate.failed", agent, {**found.record, "why": found.message})

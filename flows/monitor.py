@@ -28,11 +28,13 @@ from evaluators.watching import Memo, Seen
 from evoplane.settings import Price, Settings, settings
 from flows import (
     alert_hooks,
+    deliveries,
     environment,  # noqa: F401  (before prefect)
     reports,
     telling,
     tracing,
 )
+from flows.budget import over_budget
 from flows.outcomes import newly_judged
 from registry import alerts, announcing, approvals, control, pointers, prefect_runs
 from registry.alerts import Cause
@@ -186,9 +188,13 @@ def degraded(
 
 
 def announce_again(config: Settings, connection: sqlite3.Connection, agent: str) -> None:
-    """An alert nobody took: its event was lost, or the flows were away. Taking it twice is impossible."""
+    """An alert nobody took: its event was lost, the flows were away, or what kept the agent from being looked at is
+    over. Taking it twice is impossible.
+    """
     waiting = alerts.open_alert(connection, agent)
     if waiting is None or prefect_runs.seconds_since(waiting.announced_at) < max(60.0, config.monitor.debounce_s):
+        return
+    if deliveries.under_way(connection, agent) or over_budget(config, connection, agent):
         return
     announcing.announce(config, connection, waiting)
 

@@ -175,10 +175,9 @@ def crash_orphans() -> None:
 def give_back_alerts(config: Settings) -> None:
     """Alerts whose evolution died are open again: the next look announces them."""
     connection = control.connect(config.control_db)
-    for alert in alerts.list_alerts(connection):
-        if alert.status == "taken":
-            _log.warning("alert %s of %s: its run %s is gone", alert.id, alert.agent, alert.taken_by)
-            alerts.give_back(connection, alert.id)
+    for alert in alerts.taken(connection):
+        _log.warning("alert %s of %s: its run %s is gone", alert.id, alert.agent, alert.taken_by)
+        alerts.give_back(connection, alert.id)
 
 
 def take_up_deliveries(config: Settings) -> None:

@@ -26,7 +26,8 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     "taken": frozenset({"done", "open"}),
     "done": frozenset(),
 }
-"""Every legal change; taken becomes open again when the run that took it was gone without an end."""
+"""Every legal change; taken becomes open again when the run that took it could not look (a delivery under way, no
+budget left, a dry run), or was gone without an end."""
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ def end(connection: sqlite3.Connection, id: str, how: str) -> Alert:
 
 
 def give_back(connection: sqlite3.Connection, id: str) -> Alert:
-    """The run that took it is gone: open again, unless a newer alert is open, which it then joins."""
+    """The run that took it did not look, or is gone: open again, unless a newer alert is open, which it then joins."""
     with transaction(connection):
         alert = get(connection, id)
         newer = open_alert(connection, alert.agent)
@@ -126,6 +127,12 @@ def open_alert(connection: sqlite3.Connection, agent: str) -> Alert | None:
     """The alert nobody has taken yet."""
     row = connection.execute("SELECT body FROM alerts WHERE agent=? AND status='open'", (agent,)).fetchone()
     return msgspec.json.decode(row["body"], type=Alert) if row else None
+
+
+def taken(connection: sqlite3.Connection) -> list[Alert]:
+    """Every alert that a run has taken and not ended, oldest first."""
+    rows = connection.execute("SELECT body FROM alerts WHERE status='taken' ORDER BY rowid")
+    return [msgspec.json.decode(row["body"], type=Alert) for row in rows]
 
 
 def list_alerts(connection: sqlite3.Connection, agent: str | None = None, limit: int = 50) -> list[Alert]:

@@ -10,8 +10,8 @@ import pytest
 
 from evoplane.cli import loop
 from evoplane.settings import Settings
-from flows import evolve, locks
-from registry import alerts, control, pointers, prefect_runs, tenants
+from flows import evolve, locks, monitor, serve
+from registry import alerts, audit, control, pointers, prefect_runs, tenants
 from registry.alerts import Cause
 from registry.manifest import AgentVersion, Manifest, Policy
 
@@ -61,6 +61,53 @@ def test_an_alert_met_by_a_dry_run_is_open_again_and_one_that_failed_is_not(
     with pytest.raises(RuntimeError), evolve.answering(config, "support", alert.id, "run 2"):
         raise RuntimeError("no")
     assert alerts.get(connection, alert.id).ended == "failed"
+
+
+def test_an_alert_met_by_an_open_delivery_waits_and_is_announced_again_after_it(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(prefect_runs, "emit_event", lambda _, event, agent, payload: told.append(payload["alert"]))
+    monkeypatch.setattr(prefect_runs, "seconds_since", lambda _: 1e6)
+    alert = raised(connection)
+    audit.append(connection, "evolve", "candidate.accepted", "support", {"version": "2"})
+    with pytest.raises(evolve.NotLooked, match="version 2 is being delivered"):  # noqa: SIM117 - the block is the run
+        with evolve.answering(config, "support", alert.id, "run 1") as taken:
+            evolve._evolve(config, "support", taken.reason if taken else "")
+    assert alerts.get(connection, alert.id).status == "open"
+    monitor.announce_again(config, connection, "support")
+    assert told == [], "a run of it would find the delivery again"
+    audit.append(connection, "deliver", "delivery.ended", "support", {"version": "2"})
+    monitor.announce_again(config, connection, "support")
+    assert told == [alert.id]
+
+
+def test_an_alert_met_by_an_exhausted_budget_waits_for_it(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(prefect_runs, "emit_event", lambda _, event, agent, payload: told.append(payload["alert"]))
+    monkeypatch.setattr(prefect_runs, "seconds_since", lambda _: 1e6)
+    alert = raised(connection)
+    spent = config.model_copy(update={"evolve": config.evolve.model_copy(update={"budget_per_day": 0})})
+    with pytest.raises(evolve.NotLooked, match="the budget is 0"):  # noqa: SIM117 - the block is the run
+        with evolve.answering(spent, "support", alert.id, "run 1") as taken:
+            evolve._evolve(spent, "support", taken.reason if taken else "")
+    monitor.announce_again(spent, connection, "support")
+    assert told == [] and alerts.get(connection, alert.id).status == "open"
+    monitor.announce_again(config, connection, "support")
+    assert told == [alert.id]
+
+
+def test_alerts_whose_runs_died_are_open_again_however_many_were_raised_since(
+    config: Settings, connection: sqlite3.Connection
+) -> None:
+    alert = raised(connection)
+    alerts.take(connection, alert.id, "a run that is gone")
+    for n in range(60):
+        alerts.raise_alert(connection, f"agent {n}", Cause("success", "success fell", control.now(), "1"))
+    serve.give_back_alerts(config)
+    assert alerts.get(connection, alert.id).status == "open"
 
 
 def test_the_command_and_the_watch_start_one_evolution(

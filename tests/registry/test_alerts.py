@@ -53,6 +53,16 @@ def test_an_alert_whose_run_died_is_open_again_or_joins_the_newer(connection: sq
     assert alerts.get(connection, alert.id).ended == f"joined {newer.id}"
 
 
+def test_an_alert_that_is_taken_is_found_behind_any_number_of_newer_ones(connection: sqlite3.Connection) -> None:
+    old, _ = alerts.raise_alert(connection, "support", cause("success"))
+    alerts.take(connection, old.id, "a run that is gone")
+    for n in range(60):
+        newer, _ = alerts.raise_alert(connection, f"agent {n}", cause("drop"))
+        alerts.take(connection, newer.id, "run")
+        alerts.end(connection, newer.id, "evolved")
+    assert [alert.id for alert in alerts.taken(connection)] == [old.id]
+
+
 def test_many_at_once_are_one(tmp_path: Path) -> None:
     file = tmp_path / "control.sqlite"
     control.connect(file)
