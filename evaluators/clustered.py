@@ -1,8 +1,11 @@
 """Intervals for figures about decisions, which come in trajectories and are not independent within one.
 
 The trajectory is what was drawn at random. A rate of decisions gets Wilson's interval at its *effective* number, the
-number divided by the design effect (Kish 1965); a ratio gets the delta method over trajectories; a quantile the order
-statistics that hold it (no assumption about the distribution).
+number divided by the design effect (Kish 1965); a ratio, and a mean over decisions, get the delta method over
+trajectories; a quantile the order statistics that hold it (no assumption about the distribution).
+
+What is measured here (durations, tokens, money) is never below 0, so no bound is: a bound below it is cut off at 0.
+The truth is never in what is cut, so the interval holds it as often as before.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from statistics import NormalDist
 
 from evaluators.intervals import UNKNOWN_RATE, Interval
 
-UNKNOWN = Interval(value=nan, low=-inf, high=inf, n=0)
+UNKNOWN = Interval(value=nan, low=0.0, high=inf, n=0)
 """What is known about a measurement nobody took."""
 
 
@@ -42,8 +45,20 @@ def ratio(above: Sequence[float], below: Sequence[float], alpha: float = 0.05) -
     return Interval(value=r, low=max(0.0, r - half), high=r + half, n=n)
 
 
+def mean(values: Sequence[float], clusters: Sequence[Hashable], alpha: float = 0.05) -> Interval:
+    """The mean of values that are not below 0, as the ratio of their sum to their number; `n` is how many there are."""
+    above: dict[Hashable, float] = defaultdict(float)
+    below: dict[Hashable, float] = defaultdict(float)
+    for value, cluster in zip(values, clusters, strict=True):
+        above[cluster] += value
+        below[cluster] += 1
+    found = ratio(list(above.values()), list(below.values()), alpha)
+    return Interval(value=found.value, low=found.low, high=found.high, n=len(values))
+
+
 def quantile(values: Sequence[float], q: float, alpha: float = 0.05) -> Interval:
-    """The q-quantile, between the order statistics that hold it with probability 1 - alpha."""
+    """The q-quantile, between the order statistics that hold it with probability 1 - alpha; too few values for one of
+    them leave that side open, down to 0 or up to any number."""
     ordered, n = sorted(values), len(values)
     if not n:
         return UNKNOWN
@@ -51,7 +66,7 @@ def quantile(values: Sequence[float], q: float, alpha: float = 0.05) -> Interval
     low, high = floor(n * q - half), ceil(n * q + half)
     return Interval(
         value=ordered[min(n - 1, floor(n * q))],
-        low=ordered[low] if low >= 0 else -inf,
+        low=ordered[low] if low >= 0 else 0.0,
         high=ordered[high] if high < n else inf,
         n=n,
     )

@@ -9,7 +9,7 @@ small counts a replay has, where the normal approximation does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, nan, sqrt
 from statistics import NormalDist
 
 import msgspec
@@ -106,17 +106,20 @@ def rate_difference(new: Interval, old: Interval) -> Interval:
     return Interval(value=value, low=max(-1.0, low), high=min(1.0, high), n=new.n + old.n)
 
 
-def mean_interval(values: list[float], alpha: float = 0.05) -> Interval:
-    """Normal interval for a mean of measurements (latency, tokens); infinite below two values."""
+def mean_interval(values: Sequence[float], alpha: float = 0.05, *, least: float = -inf, most: float = inf) -> Interval:
+    """Normal interval for a mean of independent values; all of [least, most] below two of them.
+
+    No value lies outside [least, most], so neither does their mean: bounds are cut there, which costs no coverage.
+    """
     n = len(values)
     if n == 0:
-        return Interval(value=float("nan"), low=float("-inf"), high=float("inf"), n=0)
+        return Interval(value=nan, low=least, high=most, n=0)
     mean = sum(values) / n
     if n == 1:
-        return Interval(value=mean, low=float("-inf"), high=float("inf"), n=1)
+        return Interval(value=mean, low=least, high=most, n=1)
     variance = sum((v - mean) ** 2 for v in values) / (n - 1)
     half = _z(alpha) * sqrt(variance / n)
-    return Interval(value=mean, low=mean - half, high=mean + half, n=n)
+    return Interval(value=mean, low=max(least, mean - half), high=min(most, mean + half), n=n)
 
 
 def _z(alpha: float) -> float:

@@ -118,7 +118,7 @@ def summarise(
         judged=len(outcomes),
         seen=len({c.trajectory for c in cases}),
         success=success,
-        reward=mean_interval(rewards, alpha),
+        reward=mean_interval(rewards, alpha, least=0.0, most=1.0),
         by_tenant=_success_by(judged, lambda c: c.tenant, alpha),
         by_version=_success_by(judged, lambda c: c.agent_version, alpha),
         by_action=_rates_by(judged, lambda c: c.action.kind, lambda c: bool(c.success), alpha),
@@ -130,13 +130,13 @@ def summarise(
         errors=_rate(cases, lambda c: c.status != "ok", alpha),
         repeated=_repeated(cases, alpha),
         abandoned=_abandoned(cases, ended or {}, alpha),
-        latency_ms=mean_interval([c.latency_ms for c in answered], alpha),
+        latency_ms=clustered.mean([c.latency_ms for c in answered], [c.trajectory for c in answered], alpha),
         latency_quantiles={
             f"p{100 * q:.0f}": clustered.quantile([c.latency_ms for c in answered], q, alpha) for q in _QUANTILES
         },
         latency_per_success_ms=_per_success(outcomes, lambda c: c.latency_ms + c.later_ms, alpha),
-        input_tokens=_tokens([c.input_tokens for c in answered], alpha),
-        output_tokens=_tokens([c.output_tokens for c in answered], alpha),
+        input_tokens=_tokens(answered, lambda c: c.input_tokens, alpha),
+        output_tokens=_tokens(answered, lambda c: c.output_tokens, alpha),
         cost=_cost(outcomes, price_of, alpha),
         mix=_mix(cases, alpha),
         canary=_canary_deltas(cases, canary, alpha),
@@ -211,8 +211,7 @@ def _success(outcomes: Mapping[Key, list[Case]], alpha: float) -> Interval:
     values = [outcome(members) for members in outcomes.values()]
     if all(v in (0.0, 1.0) for v in values):
         return wilson(round(sum(values)), len(values), alpha)
-    found = mean_interval(values, alpha)
-    return Interval(value=found.value, low=max(0.0, found.low), high=min(1.0, found.high), n=found.n)
+    return mean_interval(values, alpha, least=0.0, most=1.0)
 
 
 def _success_by(judged: Sequence[Case], group: Callable[[Case], str], alpha: float) -> dict[str, Interval]:
@@ -256,7 +255,7 @@ def _process(cases: Sequence[Case], alpha: float) -> Interval:
         told = [s.value for s in signals.values() if s.value is not None]
         if told:
             means.append(sum(told) / len(told))
-    return mean_interval(means, alpha)
+    return mean_interval(means, alpha, least=0.0, most=1.0)
 
 
 def _tools(cases: Sequence[Case], alpha: float) -> tuple[Interval, dict[str, Interval]]:
@@ -294,9 +293,10 @@ def _abandoned(cases: Sequence[Case], ended: Mapping[Key, str | None], alpha: fl
     return wilson(sum(ended[id] == "idle" and id not in told for id in over), len(over), alpha)
 
 
-def _tokens(counts: Sequence[int], alpha: float) -> Interval:
+def _tokens(cases: Sequence[Case], counted: Callable[[Case], int], alpha: float) -> Interval:
     """Over calls whose usage is known: no model call uses no tokens."""
-    return mean_interval([float(n) for n in counts if n], alpha)
+    known = [c for c in cases if counted(c)]
+    return clustered.mean([counted(c) for c in known], [c.trajectory for c in known], alpha)
 
 
 def _per_success(outcomes: Mapping[Key, list[Case]], spent: Callable[[Case], float], alpha: float) -> Interval:

@@ -80,8 +80,7 @@ def _difference(judged: Sequence[tuple[Key, bool, bool]], alpha: float) -> Inter
                               only_old=table.count((True, False)), neither=table.count((False, False)))  # fmt: skip
         return paired_difference(counts, alpha)
     means = [sum(new - old for old, new in group) / len(group) for group in cases.values()]
-    found = mean_interval(means, alpha)
-    return Interval(value=found.value, low=max(-1.0, found.low), high=min(1.0, found.high), n=found.n)
+    return mean_interval(means, alpha, least=-1.0, most=1.0)
 
 
 def _share(judged: Sequence[tuple[Key, bool]], alpha: float) -> Interval:

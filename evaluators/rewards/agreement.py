@@ -227,7 +227,7 @@ def _summary(
         signals=len(signals),
         trajectories=len(verdicts),
         positive=wilson(sum(verdicts.values()), len(verdicts), alpha),
-        reward=mean_interval(means, alpha),
+        reward=mean_interval(means, alpha, least=0.0, most=1.0),
         confidence=sum(stated) / len(stated) if stated else nan,
         counted=sum(not s.ignored for s in signals),
         ignored=dict(Counter(_reason(s.ignored) for s in signals if s.ignored)),

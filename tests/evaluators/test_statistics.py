@@ -70,6 +70,25 @@ def test_cost_and_latency_per_success_count_what_failures_took(case):
     assert math.isinf(stats(cases[5:]).latency_per_success_ms.value)
 
 
+def test_no_bound_of_a_duration_or_a_count_is_below_zero(case):
+    slow = [case(reward=1.0, latency_ms=1.0, input_tokens=1, output_tokens=1) for _ in range(9)]
+    slow.append(case(reward=1.0, latency_ms=60_000.0, input_tokens=90_000, output_tokens=90_000))
+    for cases in (slow, slow[:1], []):
+        found = stats(cases)
+        for i in (found.latency_ms, found.latency_per_success_ms, found.input_tokens, found.output_tokens,
+                  *found.latency_quantiles.values()):  # fmt: skip
+            assert i.low >= 0 and not i.value < i.low, i
+        assert 0 <= found.reward.low <= found.reward.high <= 1
+
+
+def test_a_slow_conversation_s_decisions_tell_less_than_as_many_conversations(case):
+    alike = [case(trajectory_id=f"tr{i}", latency_ms=100.0 + 50 * (i % 3)) for i in range(12) for _ in range(9)]
+    apart = [case(latency_ms=c.latency_ms) for c in alike]
+    wide, narrow = stats(alike).latency_ms, stats(apart).latency_ms
+    assert (wide.n, wide.value) == (narrow.n, narrow.value)
+    assert wide.high - wide.low > 2.5 * (narrow.high - narrow.low)
+
+
 def test_asking_the_same_again_and_falling_silent_are_seen(case):
     again = [case("Where is A1?", session_id="s"), case("where is A1", session_id="s"), case("Thanks", session_id="s")]
     assert (stats(again).repeated.value, stats(again).repeated.n) == (0.5, 2)
