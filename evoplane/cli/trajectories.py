@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from atdp import clock, convert
+from dashboards import steps
 from evoplane.cli import governance
 from evoplane.cli.output import Json, Printer, err, out, print_json, show
+from evoplane.cli.trajectory_lines import lines
 from evoplane.settings import settings
 from registry import control, keyring, tenant_policy, tenants
 from registry.tenants import RegistryError
@@ -53,13 +55,17 @@ def show_trajectory(
     grant: Annotated[str | None, typer.Option(help="Open what is sealed, under this grant; audited.")] = None,
     json: Json = False,
 ) -> None:
-    """Show one trajectory step by step.
+    """Show one trajectory step by step: who did what, what came of it, tokens, latency, and what was said about it.
+
+    With --json, the records themselves.
 
     Example: evoplane trajectories show tr_0197…
     """
     reader = _reader()
     tenant, trajectory_id = _find(reader, id)
     records = reader.records(tenant, trajectory_id)
+    if not json:  # a call's history is the steps before it
+        records = [steps.new_in(record) if record["record"] == "event" else record for record in records]
     if not raw:
         records = reader.resolve_all(tenant, records)
     if grant is not None:
@@ -68,8 +74,8 @@ def show_trajectory(
     if json:
         print_json(records)
         return
-    for record in records:
-        out.print(_line(record), highlight=False)
+    for line in lines(records):
+        out.print(line.text, style=line.style or None, highlight=False, markup=False)
 
 
 @app.command("verify")
@@ -310,18 +316,3 @@ def _find(reader: StoreReader, id: str, tenants: list[str] | None = None) -> tup
         if record := reader.record(tenant, id):
             return tenant, record["trajectory_id"]
     raise RegistryError(f"no trajectory or event {id!r}" + ("" if tenants is None else f" of {', '.join(tenants)}"))
-
-
-def _line(record: dict[str, Any]) -> str:
-    match record["record"]:
-        case "trajectory":
-            return (
-                f"[bold]{record['trajectory_id']}[/bold]  {record['agent']['name']}  tenant {record['gov']['tenant']}"
-            )
-        case "annotation":
-            said = record.get("explanation") or record.get("ext") or ""
-            return f"  [yellow]{record['kind']} {record['name']}[/yellow] {record.get('value')}  {said}"
-    outcome = record["y"].get("result") or [m["parts"] for m in (record.get("a") or {}).get("messages", [])]
-    name = (record.get("a") or {}).get("name", "")
-    said = outcome or (record.get("o") or {}).get("messages", "")
-    return f"  {record['seq']:>3} [cyan]{record['kind']}[/cyan] {name} {record['y']['status']}  {said}"
