@@ -7,7 +7,6 @@ State grows with tenants and columns, not with outcomes; a look costs what came 
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from evaluators.drift_watch import DriftWatch, Moved
 from evaluators.statistics import outcome
 from evaluators.text_drift import Topics
 from evaluators.triggers import Finding, Outcome, Watch
+from evoplane import files
 from evoplane.settings import Monitor
 
 
@@ -149,7 +149,7 @@ def memo(var: Path, agent: str) -> Iterator[Memo]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = remembered(var, agent)
         yield state
-        _replace(folder / f"{agent}.json", msgspec.json.encode(state))
+        files.write_durably(folder / f"{agent}.json", msgspec.json.encode(state))
 
 
 def remembered(var: Path, agent: str) -> Memo:
@@ -161,12 +161,3 @@ def remembered(var: Path, agent: str) -> Memo:
 def _is_worse(found: Moved) -> bool:
     size = found.effect.size
     return (found.column == "success" and size < 0) or (found.column == "corrected" and size > 0)
-
-
-def _replace(file: Path, content: bytes) -> None:
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from evoplane import files
 from evoplane.settings import AlertHook, Settings
 from flows.locks import Busy, exclusive
 
@@ -158,9 +159,4 @@ def _try(
 
 
 def _write(file: Path, waiting: Waiting) -> None:
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as out:
-        out.write(msgspec.json.encode(waiting))
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
+    files.write_durably(file, msgspec.json.encode(waiting))

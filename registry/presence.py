@@ -8,18 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from evoplane import files
 from evoplane.settings import Settings
 
 
 @contextmanager
 def present(config: Settings) -> Iterator[None]:
     """This process's gateway runs inside the block."""
-    folder = _folder(config)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{os.getpid()}.json"
-    written = file.with_suffix(".new")
-    written.write_text(json.dumps({"pid": os.getpid(), "url": config.gateway_url}))
-    written.replace(file)
+    file = _folder(config) / f"{os.getpid()}.json"
+    files.write_whole(file, json.dumps({"pid": os.getpid(), "url": config.gateway_url}).encode())
     try:
         yield
     finally:

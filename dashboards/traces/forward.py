@@ -16,6 +16,7 @@ import msgspec
 
 from atdp.convert.otlp.spans import Span
 from dashboards.traces.otlp import request, traces
+from evoplane import files
 from evoplane.settings import Settings, SettingsError
 from services.gateway import traces_out
 from services.gateway.traces_out import Counts
@@ -151,7 +152,4 @@ def _count(config: Settings, told: Counts) -> None:
 
 
 def _keep(file: Path, state: Open) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(state))
-    draft.replace(file)
+    files.write_whole(file, msgspec.json.encode(state))

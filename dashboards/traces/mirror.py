@@ -14,6 +14,7 @@ import msgspec
 
 from dashboards.traces.otlp import request, trace_id, traces
 from evaluators.cases import Case
+from evoplane import files
 from services.proxy.reader import StoreReader
 
 FAILURES, SUCCESSES = 15, 5
@@ -70,7 +71,4 @@ def read(file: Path) -> Told:
 
 
 def write(file: Path, told: Told) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(told))
-    draft.replace(file)
+    files.write_whole(file, msgspec.json.encode(told))

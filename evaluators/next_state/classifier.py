@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from evaluators.intervals import Interval
 from evaluators.next_state import LABELS, Label
 from evaluators.next_state.replies import Reply
+from evoplane import files
 
 Array = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Array]
@@ -132,9 +133,7 @@ def in_use(folder: Path) -> Classifier | None:
 def use(folder: Path, classifier: Classifier) -> Path:
     """Keep a classifier and name it as the one in use."""
     place = classifier.save(folder)
-    temporary = folder / f"{_CURRENT}.tmp"
-    temporary.write_text(place.name)
-    temporary.replace(folder / _CURRENT)
+    files.write_durably(folder / _CURRENT, place.name.encode())
     return place
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from atdp import canonical
 from evaluators.rewards.signals import Signal, SourceKey
+from evoplane import files
 from evoplane.settings import RewardClause, RewardSettings, Settings
 
 ANY_AGENT = "default"
@@ -113,10 +114,7 @@ def decode(kept: bytes) -> RewardRule:
 def keep_calibration(config: Settings, agent: str, measured: Iterable[Calibrated]) -> Path:
     """Write what was measured; from then on it is part of the agent's rule."""
     file = calibration_file(config, agent)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(sorted(measured, key=lambda each: each.key)))
-    temporary.replace(file)
+    files.write_durably(file, msgspec.json.encode(sorted(measured, key=lambda each: each.key)))
     return file
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from evoplane import __version__
+from evoplane import __version__, files
 from evoplane.settings import Settings
 from evoplane.stack import state
 
@@ -157,10 +157,8 @@ def _copy_folder(root: Path, target: Path, folder: str) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(target.name + ".partial")  # half a database must not look like one
-    shutil.copy2(source, draft)
-    draft.replace(target)
+    with files.drafted(target) as draft:  # half a database must not look like one
+        shutil.copy2(source, draft)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 import psutil
 
+from evoplane import files
 from evoplane.settings import Settings
 
 ComponentState = Literal["starting", "healthy", "unhealthy", "restarting", "stopped"]
@@ -60,11 +61,7 @@ def read(config: Settings) -> StackState | None:
 
 
 def write(config: Settings, state: StackState) -> None:
-    target = state_file(config)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(state))
-    draft.replace(target)
+    files.write_whole(state_file(config), msgspec.json.encode(state))
 
 
 def status(config: Settings) -> list[ComponentStatus]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from evoplane import files
+
 
 class Counts(msgspec.Struct):
     """Trajectories, since the deployment began."""
@@ -25,11 +27,7 @@ def read(var: Path) -> Counts:
 
 def write(var: Path, counts: Counts) -> None:
     """For the one process that sends."""
-    file = _file(var)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(counts))
-    draft.replace(file)
+    files.write_whole(_file(var), msgspec.json.encode(counts))
 
 
 def _file(var: Path) -> Path:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from evoplane.files import sync_folder
 from services.proxy import faults
 
 INLINE_BYTES = 256 * 2**10
@@ -120,12 +121,4 @@ def _put_durably(path: Path, data: bytes) -> None:
         os.close(handle)
     fresh.rename(path)
     for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
-        _sync_directory(folder)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(folder)

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from msgspec import UNSET
 
 from atdp.records import EventDraft, Metadata, Usage
+from evoplane import files
 from registry.tenant_policy import DEFAULT, Budget, TenantPolicy
 
 _log = logging.getLogger(__name__)
@@ -152,9 +153,7 @@ class Budgets:
             for (tenant, key), account in self._accounts.items()
             if account.day == day and (account.tokens or account.cost_usd)
         ]
-        draft = path.with_suffix(".new")
-        draft.write_text(json.dumps({"day": day, "sums": sums}))
-        draft.replace(path)
+        files.write_whole(path, json.dumps({"day": day, "sums": sums}).encode())
 
     def restore(self, path: Path) -> None:
         """Go on from what was written down, if it is of today."""

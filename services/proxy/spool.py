@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from evoplane.files import sync_folder
 from services.proxy import faults
 from services.proxy.drafts import InvalidDraft, StoreDraft
 
@@ -56,7 +57,7 @@ class Spool:
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, segment_bytes: int = SEGMENT_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        _sync_directory(folder.parent)
+        sync_folder(folder.parent)
         self._folder = folder
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
@@ -124,7 +125,7 @@ class Spool:
         del self._sizes[batch.segment]
         self._offset = 0
         faults.reach("after_segment_removal")
-        _sync_directory(self._folder)
+        sync_folder(self._folder)
 
     def reject(self, job: Job) -> None:
         """Put a job aside that the log won't take; durable when this returns, raises `OSError` when it can't be."""
@@ -168,7 +169,7 @@ class Spool:
         self._last = number
         self._sizes[number] = 0
         faults.reach("in_spool_rotation")
-        _sync_directory(self._folder)
+        sync_folder(self._folder)
 
     def _give_up_segment(self) -> None:
         """Nothing more is written behind a write that failed; what it left is cut off if that is possible."""
@@ -217,7 +218,7 @@ class Spool:
             file.write(frame)
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(self._folder)
+        sync_folder(self._folder)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08}.jsonl"
@@ -260,11 +261,3 @@ def _write_new(path: Path, data: bytes) -> None:
         os.fdatasync(file)
     finally:
         os.close(file)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

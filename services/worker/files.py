@@ -1,16 +1,5 @@
-"""Writing a file so that a reader, or a restart, sees the old content or the new, never half of it."""
+"""The training program's name for writing a file whole and durably."""
 
-from __future__ import annotations
+from evoplane.files import write_durably as write_atomically
 
-import os
-from pathlib import Path
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Replace `file`; durable when this returns."""
-    fresh = file.with_suffix(file.suffix + ".new")
-    with fresh.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.rename(file)
+__all__ = ["write_atomically"]

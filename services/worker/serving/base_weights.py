@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.worker.files import write_atomically
+from evoplane.files import write_durably
 from services.worker.serving.policies import Policies, PolicyConflict, Probe, ProbeMismatch, compare
 from services.worker.serving.updates import Update, Updates
 from services.worker.serving.vllm import VllmError, VllmServer
@@ -119,7 +119,7 @@ class BaseWeights:
         self.kept = wanted
         server.weights = self.directory
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, msgspec.json.encode(wanted))
+        write_durably(self._file, msgspec.json.encode(wanted))
 
     async def _reload(self, server: VllmServer, kept: Kept | None) -> None:
         await server.reload(Path(kept.path) if kept else self._base, kept.name if kept else "default")

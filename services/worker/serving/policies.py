@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from services.worker.files import write_atomically
+from evoplane.files import write_durably
 from services.worker.policies import PolicyError, check_targets, policy_digest
 from services.worker.serving.updates import Update, Updates
 from services.worker.serving.vllm import VllmError, VllmServer
@@ -167,7 +167,7 @@ class Policies:
 
     def _keep(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, msgspec.json.encode(list(self._served.values())))
+        write_durably(self._file, msgspec.json.encode(list(self._served.values())))
 
 
 async def compare(server: VllmServer, name: str, probe: Probe | None, tolerance: float) -> float | None:
