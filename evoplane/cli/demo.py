@@ -28,7 +28,8 @@ def demo(
     """
     os.environ.setdefault("EVOPLANE_PATHS__VAR", "var/demo")
     settings.cache_clear()
-    from evoplane.demo.story import DemoFailed, Story
+    from evoplane.demo.story import Story
+    from evoplane.demo.waiting import DemoFailed
 
     try:
         report = Story(settings(), lambda line: err.print(line, highlight=False)).run(keep)

@@ -21,6 +21,7 @@ import msgspec
 from evoplane.demo.customers import Customers
 from evoplane.demo.poison import poison_adapter
 from evoplane.demo.report import BadCandidate, Lift, measure_lift, shortcomings
+from evoplane.demo.waiting import DemoFailed, Say, Waiting
 from evoplane.settings import Settings
 from evoplane.stack import supervisor
 from examples.support.desk import Desk, Ticket
@@ -37,14 +38,6 @@ FIRST_ROUND = 280
 NEXT_ROUND = 90
 POLICY_SHARE = 0.4
 MAX_IMPROVEMENTS = 3
-_EVOLUTION_TIMEOUT_S = 1200
-_HEARTBEAT_S = 20.0
-
-Say = Callable[[str], None]
-
-
-class DemoFailed(Exception):
-    """The loop did not do what it should; the message says where it stopped."""
 
 
 class Story:
@@ -62,6 +55,7 @@ class Story:
         self._started = time.monotonic()
         self._keys: dict[str, dict[str, str]] = {}
         self._batch = 1000
+        self._waiting = Waiting(config, AGENT, self._tell)
 
     def run(self, keep: bool = False) -> dict[str, Any]:
         """The whole story; returns the report. The stack is stopped at the end unless `keep`."""
@@ -80,8 +74,9 @@ class Story:
         lifts: dict[str, Lift] = {}
         before = self._measure_heldout()
         for round_number in range(MAX_IMPROVEMENTS):
+            ended = self._waiting.ended_evolutions()  # what begins while customers are served counts
             self._serve(FIRST_ROUND if round_number == 0 else NEXT_ROUND)
-            version = self._improve()
+            version = self._improve(ended)
             after = self._measure_heldout()
             surface = self._surface(version)
             lifts.setdefault(surface, measure_lift(before, after))
@@ -140,12 +135,15 @@ class Story:
         right = sum(t.right for t in tickets)
         self._tell(f"{n} customers served, {right} resolved; outcomes, corrections and demonstrations are in")
 
-    def _improve(self) -> str:
-        """Ask the monitor to look, then be the customers and the approver until a change is promoted."""
+    def _improve(self, ended: frozenset[str]) -> str:
+        """Ask the monitor to look, then be the customers and the approver until a change is promoted.
+
+        `ended` are the evolutions that were over before this round.
+        """
         old = self._route().champion
         prefect_runs.emit_event(self._config, "evoplane.monitor.requested", AGENT, {"agent": AGENT})
         self._tell("monitor asked to look; from here events drive the flows")
-        candidate = self._candidate(old)
+        candidate = self._candidate(old, ended)
         self._batch += 1000
         with Customers(self._desk("serve"), self._batch) as customers:
             self._tell(f"candidate version {candidate} meets live traffic")
@@ -154,14 +152,16 @@ class Story:
                 customers.check()
                 return bool(self._pending())
 
-            self._wait("the canary to pass and approval to be asked", asked)
+            self._waiting.until("the canary to pass and approval to be asked", asked)
         approval = self._pending()[0]
         self._tell(f"approval {approval.id} asked for version {approval.version}; {APPROVER} reads and approves")
         self._evoplane("approvals", "approve", approval.id, "--by", APPROVER, "--reason", "evidence is clear")
-        self._wait(f"promotion of version {approval.version}", lambda: self._route().champion == approval.version)
+        self._waiting.until(
+            f"promotion of version {approval.version}", lambda: self._route().champion == approval.version
+        )
         return approval.version
 
-    def _candidate(self, old: str) -> str:
+    def _candidate(self, old: str, ended: frozenset[str]) -> str:
         """The version that is to meet live traffic, once it is in shadow or canary."""
         seen: list[str] = []
 
@@ -169,7 +169,7 @@ class Story:
             seen.extend(filter(None, [self._exposed()]))
             return bool(seen) or self._route().champion != old
 
-        self._wait("a candidate in shadow or canary", there)
+        self._waiting.until("a candidate in shadow or canary", there, ended_before=ended)
         if not seen:
             raise DemoFailed(
                 f"no candidate: version {self._route().champion} serves instead of {old}, and this story did not bring"
@@ -198,7 +198,7 @@ class Story:
         )  # fmt: skip
         self._tell(f"bad candidate version {bad.version} is forced past replay and shadow")
         self._evoplane("deliver", "--agent", AGENT, "--version", bad.version, "--skip-shadow")
-        self._wait("the bad canary to start", lambda: self._route().canary == bad.version)
+        self._waiting.until("the bad canary to start", lambda: self._route().canary == bad.version)
         self._batch += 1000
         with Customers(self._desk("serve"), self._batch) as customers:
 
@@ -206,7 +206,7 @@ class Story:
                 customers.check()
                 return self._route().canary is None
 
-            self._wait("the canary to abort", out)
+            self._waiting.until("the canary to abort", out)
             time.sleep(3)  # traffic after the decision: what it is answered by is the measurement
         replies = [reply for ticket in customers.tickets for reply in ticket.replies]
         stops = [
@@ -258,25 +258,6 @@ class Story:
 
     def _surface(self, version: str) -> str:
         return pointers.versions(control.connect(self._config.control_db), AGENT)[version].intervention
-
-    def _wait(self, what: str, done: Callable[[], object], timeout_s: float = _EVOLUTION_TIMEOUT_S) -> None:
-        start = spoken = time.monotonic()
-        while not done():
-            time.sleep(0.5)
-            now = time.monotonic()
-            if now - spoken < _HEARTBEAT_S:
-                continue
-            spoken = now
-            runs = prefect_runs.recent_runs(self._config)
-            failed = [run for run in runs if run["state_type"] in ("FAILED", "CRASHED")]
-            if failed:
-                raise DemoFailed(f"waiting for {what}: run {failed[0]['name']!r} {failed[0]['state_message']}")
-            doing = ", ".join(f"{run['name']} ({run['state_name']})" for run in runs if run["state_type"] == "RUNNING")
-            ended = next((run for run in runs if run["state_message"] and run["state_type"] == "COMPLETED"), None)
-            last = f"; the last said: {ended['state_message']}" if ended else ""
-            self._tell(f"waiting for {what}: {doing or 'no run is active' + last}")
-            if now - start > timeout_s:
-                raise DemoFailed(f"{what} did not come within {timeout_s:.0f} s{last}; see {self._config.logs_dir}")
 
     def _counter(self, total: int, what: str) -> Callable[[Ticket], None]:
         served = 0

@@ -1,19 +1,22 @@
-"""The demo's waiting: it ends with a reason where no candidate comes."""
+"""The demo's waiting: it shows how a training goes, and ends with a reason where no candidate comes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from evoplane.demo import story
+from evoplane.demo import story, waiting
 from evoplane.settings import Settings
 from registry import control, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
 
-RUN = {"name": "evolve-support", "state_type": "COMPLETED", "state_name": "No change",
-       "state_message": "memory-1 (+0.105) was refused: gate short-diff"}  # fmt: skip
+
+def run(state: str, message: str = "", name: str = "evolve support", id: str = "run-1") -> dict[str, Any]:
+    kind = {"Running": "RUNNING", "Failed": "FAILED"}.get(state, "COMPLETED")
+    return {"id": id, "name": name, "state_type": kind, "state_name": state, "state_message": message}
 
 
 @pytest.fixture
@@ -33,33 +36,82 @@ def config(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Prefect says that runs, newest first."""
+    found: list[dict[str, Any]] = []
     monkeypatch.setattr(story.prefect_runs, "emit_event", lambda *_: "")
-    monkeypatch.setattr(story.prefect_runs, "recent_runs", lambda _: [RUN])
-    return []
+    monkeypatch.setattr(story.prefect_runs, "recent_runs", lambda _: found)
+    monkeypatch.setattr(waiting, "_RUNS_S", 0.0)
+    monkeypatch.setattr(waiting, "_POLL_S", 0.01)
+    return found
 
 
-def improve(config: Settings, say: Callable[[str], None]) -> None:
-    story.Story(config, say)._improve()
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(waiting.Waiting.until, "__defaults__", (0.0, None))
 
 
 def test_a_champion_changed_by_other_hands_ends_the_story_and_no_candidate_none_is_told(
-    config: Settings, told: list[str]
+    config: Settings, runs: list[dict[str, Any]]
 ) -> None:
+    told: list[str] = []
+
     def say(line: str) -> None:
         told.append(line)
         pointers.set_champion(control.connect(config.control_db), "support", "2", "by hand", "somebody")
 
     with pytest.raises(story.DemoFailed, match=r"version 2 serves instead of 1.* other hands"):
-        improve(config, say)
+        story.Story(config, say)._improve(frozenset())
     assert not any("None" in line for line in told)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_without_a_candidate_the_last_run_is_quoted_while_waiting_and_at_the_end(
-    config: Settings, told: list[str], monkeypatch: pytest.MonkeyPatch
+    config: Settings, runs: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(story, "_HEARTBEAT_S", 0.0)
-    monkeypatch.setattr(story.Story._wait, "__defaults__", (0.0,))
-    with pytest.raises(story.DemoFailed, match=r"did not come within 0 s; the last said: memory-1 .* was refused"):
-        improve(config, told.append)
-    assert "no run is active; the last said: memory-1 (+0.105) was refused" in told[-1]
+    told: list[str] = []
+    runs.append(run("Healthy", "success 0.95 reaches 0.90", "monitor support"))
+    with pytest.raises(story.DemoFailed, match=r"did not come within 0 s; the last said: success 0.95 reaches"):
+        story.Story(config, told.append)._improve(frozenset())
+    assert "no run is active; the last said: success 0.95 reaches 0.90" in told[-1]
+
+
+@pytest.mark.parametrize("state", ["No change", "Nothing to propose", "Over budget"])
+def test_an_evolution_that_changes_nothing_ends_the_wait_with_its_reason(
+    state: str, config: Settings, runs: list[dict[str, Any]]
+) -> None:
+    runs.append(run(state, "memory-1 (+0.105) was refused: gate short-diff"))
+    with pytest.raises(story.DemoFailed, match=rf"{state}.*memory-1 .* was refused"):
+        story.Story(config, lambda _: None)._improve(frozenset())
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("beside", "before"),
+    [([run("Running", id="run-2")], []), ([run("Accepted", "version 2", id="run-2")], []), ([], ["run-1"])],
+)
+def test_an_evolution_of_an_earlier_round_or_beside_one_that_goes_on_ends_nothing(
+    beside: list[dict[str, Any]], before: list[str], config: Settings, runs: list[dict[str, Any]]
+) -> None:
+    runs += [*beside, run("No change", "nothing was better")]
+    with pytest.raises(story.DemoFailed, match="did not come within 0 s"):
+        story.Story(config, lambda _: None)._improve(frozenset(before))
+
+
+def test_the_steps_of_a_training_are_told_as_they_come(
+    config: Settings, runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_TRAINING_S", 0.0)
+    told: list[str] = []
+    folder = config.var / "training" / "support" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    steps: list[str] = []
+
+    def train() -> bool:
+        steps.append(json.dumps({"step": len(steps) + 1, "steps": 3, "loss": 0.9 / (len(steps) + 1)}))
+        (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in steps))
+        return len(steps) == 4
+
+    waiting.Waiting(config, "support", told.append).until("a candidate", train)
+    assert told == [f"waiting for a candidate: training, step {n} of 3, loss {0.9 / n:.3f}" for n in (1, 2, 3)]
