@@ -12,7 +12,7 @@ counted by its reason.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -31,6 +31,13 @@ class Split(msgspec.Struct, frozen=True):
 
     def is_held_out(self, case: Case) -> bool:
         return self.clusters.get(case.task_key, case.task_key) in self.heldout
+
+    def heldout_tasks(self, cases: Iterable[Case]) -> list[str]:
+        """The held-out tasks among these cases, in their own words: a cluster is named after one of anybody's."""
+        return sorted({c.task_key for c in cases if self.is_held_out(c)})
+
+
+NONE_HELD_OUT = Split(clusters={}, heldout=frozenset(), heldout_entities=frozenset())
 
 
 class Selection(msgspec.Struct, frozen=True):

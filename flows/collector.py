@@ -133,7 +133,7 @@ class Collector:
     def _take(self, tenant: str, trajectory: str, versions: Sequence[str]) -> int:
         records = self._reader.resolve_all(tenant, self._reader.records(tenant, trajectory))
         entry = snapshot.Entry(tenant, records, cases_of(tenant, records, lambda _: []), closed=True)
-        wanted = Wanted(kind="groups", heldout_share=0.0, temperature=self._plan.temperature)
+        wanted = Wanted(kind="groups", temperature=self._plan.temperature)
         if (reason := row_sets.refused(entry, wanted)) is not None:
             self.counts[reason] += 1
             return 0

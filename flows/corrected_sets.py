@@ -24,10 +24,9 @@ Kind = Literal["corrected", "hints"]
 
 
 def build(
-    cases: Sequence[Case], kind: Kind, heldout_share: float, limit: int, writer: Writer, output: Path
+    cases: Sequence[Case], kind: Kind, split: dataset.Split, limit: int, writer: Writer, output: Path
 ) -> dict[str, Any]:
     """Write `train.jsonl` and `heldout.jsonl` into `output`, which is there and empty; gives the report."""
-    split = dataset.split(cases, heldout_share)
     dropped: Counter[str] = Counter()
     if kind == "corrected":
         chosen = dataset.select(cases, split, corrections.established(cases), limit)
@@ -46,7 +45,7 @@ def build(
         "train": len(used["train"]),
         "heldout": len(used["heldout"]),
         "dropped": dict(sorted(dropped.items())),
-        "heldout_tasks": sorted(split.heldout),
+        "heldout_tasks": split.heldout_tasks(cases),
         "tenants": sorted({c.tenant for c in used["train"]}),
         "eligibility": [
             {"tenant": c.tenant, "trajectory": c.trajectory_id, "train": "allow"}

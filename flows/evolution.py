@@ -21,7 +21,7 @@ from evaluators.decision import NO_OP, Evaluated, decide, simultaneous_alpha
 from evaluators.diagnosis.belief import believed
 from evaluators.replay.safety import on_cases
 from evoplane.settings import Settings
-from flows import evidence_record, locks, pages
+from flows import evidence_record, locks, pages, tenancy
 from flows.budget import over_budget
 from flows.interventions import Evidence, Proposal, interventions
 from flows.probes import probes, probes_lost, tests_failed
@@ -166,6 +166,7 @@ def gather(
         facts=facts,
         diagnosis=found,
         split=dataset.split(cases, config.evolve.heldout_share),
+        learnable=tenancy.learnable(config, sorted({c.tenant for c in cases})),
         versions=tuple(versions),
     )
 

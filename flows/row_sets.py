@@ -1,8 +1,9 @@
 """Training sets of captured turns: rejection-sampled rows, groups with rewards, preference pairs.
 
 From closed, complete, eligible trajectories of the tenants that the set may hold. A trajectory counts as closed when
-the log says so or when its outcome has been told. Whole tasks are held out, never rows; what shares an entity with
-a held-out task is dropped. Every drop is counted by its reason.
+the log says so or when its outcome has been told. Whole tasks are held out, never rows: those of the snapshot's split
+(`evaluators.dataset`), a trajectory's task being its first request. What shares an entity with a held-out task is
+dropped. Every drop is counted by its reason.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What the set is to hold."""
 
     kind: Kind
-    heldout_share: float
     tenants: list[str] | None = None
     """Whose trajectories may be in it; None is everybody's."""
     versions: list[str] = []
@@ -47,7 +47,7 @@ class _Attempt(msgspec.Struct):
     row: dict[str, Any]
 
 
-def build(entries: Iterable[Entry], wanted: Wanted, output: Path) -> dict[str, Any]:
+def build(entries: Iterable[Entry], wanted: Wanted, split: dataset.Split, output: Path) -> dict[str, Any]:
     """Write `train.jsonl` and `heldout.jsonl` into `output`; gives the report."""
     dropped: Counter[str] = Counter()
     shape: Counter[str] = Counter()
@@ -67,9 +67,6 @@ def build(entries: Iterable[Entry], wanted: Wanted, output: Path) -> dict[str, A
         kept.append((entry, built))
         proof.append(_proof(entry))
     attempts = list(_attempts(kept, wanted, dropped))
-    split = dataset.Split(clusters={}, heldout=frozenset(), heldout_entities=frozenset())
-    if wanted.heldout_share:
-        split = dataset.split([a.case for a in attempts], wanted.heldout_share)
     train = [a for a in attempts if not split.is_held_out(a.case)]
     heldout = [a for a in attempts if split.is_held_out(a.case)]
     clean = [a for a in train if not a.case.entities & split.heldout_entities]
@@ -87,7 +84,7 @@ def build(entries: Iterable[Entry], wanted: Wanted, output: Path) -> dict[str, A
         "dropped": {reason: count for reason, count in sorted(dropped.items()) if count},
         "turns": {name: shape[name] for name in ("turns", "merged", "branches", "unmatched")},
         "dropped_turn_share": round(lost / used, 4),
-        "heldout_tasks": sorted(split.heldout),
+        "heldout_tasks": split.heldout_tasks(a.case for a in attempts),
         "tenants": sorted({p["tenant"] for p in proof}),
         "versions": wanted.versions,
         "eligibility": proof,

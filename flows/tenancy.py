@@ -11,9 +11,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from evoplane.settings import Settings
 from registry import control, tenant_policy
 from registry.tenants import RegistryError
+
+
+class Learnable(msgspec.Struct, frozen=True):
+    """Whose data may be learned from together."""
+
+    tenants: tuple[str, ...]
+    why: str = ""
+    """Why it is nobody's, where it is."""
+
 
 Tenancy = Literal["isolated", "pooled", "federated"]
 
@@ -24,6 +35,14 @@ def together(config: Settings, trajectories: Path) -> list[str]:
     Raises `RegistryError` when there are several and not two of them agree.
     """
     return pooled(config, sorted(file.stem for file in trajectories.glob("*.jsonl")))
+
+
+def learnable(config: Settings, present: list[str]) -> Learnable:
+    """Those of the tenants whose data one training set of theirs would hold, or why there would be none."""
+    try:
+        return Learnable(tuple(pooled(config, present)))
+    except RegistryError as error:
+        return Learnable((), str(error))
 
 
 def pooled(config: Settings, present: list[str]) -> list[str]:

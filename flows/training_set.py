@@ -2,6 +2,9 @@
 
     python -m flows.training_set        in a folder with `trajectories/` and `params.yaml`
 
+Whatever the kind and whosoever's data, the tasks kept out are those of the whole snapshot's split: replay compares
+candidates on exactly these, and a split of some tenants' cases alone would keep out others.
+
 Prompts, and answers the model itself gave, are token ids as captured. A demonstrated answer was never sampled: it
 is written the way the chat template writes an assistant's turn and encoded once; nothing else is tokenised.
 """
@@ -79,14 +82,11 @@ class Writer:
         return [*case.prompt_token_ids[: -len(closing)], *told, *closing]
 
 
-def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]:
-    """Write `train.jsonl` and `heldout.jsonl`; returns the report."""
+def build(cases: Sequence[Case], split: dataset.Split, params: Params, output: Path) -> dict[str, Any]:
+    """Write `train.jsonl` and `heldout.jsonl` into `output`, which is there and empty; returns the report."""
     facts = corrections.established(cases)
-    split = dataset.split(cases, params.heldout_share)
     chosen = dataset.select(cases, split, facts, params.limit)
     writer = Writer(Path(params.model_dir))
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
     for name, rows in (("train", chosen.train), ("heldout", chosen.heldout)):
         with (output / f"{name}.jsonl").open("wb") as file:
             for case in rows:
@@ -100,7 +100,7 @@ def build(cases: Sequence[Case], params: Params, output: Path) -> dict[str, Any]
         "train": len(chosen.train),
         "heldout": len(chosen.heldout),
         "dropped": chosen.dropped,
-        "heldout_tasks": sorted(split.heldout),
+        "heldout_tasks": split.heldout_tasks(cases),
         "demonstrations": sorted(c.demonstration_id for c in chosen.train if c.demonstration_id),
         "own_successes": sorted(c.event_id for c in chosen.train if not c.demonstration_id),
         "tenants": sorted({c.tenant for c in chosen.train}),
@@ -123,28 +123,25 @@ def main() -> int:
     if not gate["passed"] or gate["snapshot"] != snapshot.directory_hash(folder):
         print(f"the data gate has not passed this snapshot: {gate['snapshot']}, {gate['summary']}", file=sys.stderr)
         return 1
+    everybodys = snapshot.read(folder)
+    split = dataset.split(everybodys, params.heldout_share)
+    cases = [c for c in everybodys if params.tenants is None or c.tenant in params.tenants]
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
     if params.kind == "sft":
-        cases = [c for c in snapshot.read(folder) if params.tenants is None or c.tenant in params.tenants]
-        report = build(cases, params, output)
+        report = build(cases, split, params, output)
     elif params.kind == "corrected" or params.kind == "hints":
-        cases = [c for c in snapshot.read(folder) if params.tenants is None or c.tenant in params.tenants]
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
-        report = corrected_sets.build(
-            cases, params.kind, params.heldout_share, params.limit, Writer(Path(params.model_dir)), output
-        )
+        writer = Writer(Path(params.model_dir))
+        report = corrected_sets.build(cases, params.kind, split, params.limit, writer, output)
     else:
         wanted = row_sets.Wanted(
             kind=params.kind,
-            heldout_share=params.heldout_share,
             tenants=params.tenants,
             versions=params.versions,
             temperature=params.temperature,
             limit=params.limit,
         )
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
-        report = row_sets.build(snapshot.entries(folder), wanted, output)
+        report = row_sets.build(snapshot.entries(folder), wanted, split, output)
     report["gate"] = gate
     (output / "report.json").write_text(json.dumps(report, indent=2, sort_keys=True))
     print(f"{report['train']} examples, {report['heldout']} held out, dropped: {report['dropped']}")

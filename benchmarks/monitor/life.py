@@ -28,7 +28,7 @@ from flows import evolution, snapshot
 from flows.answering import answer_cases
 from flows.interventions import Proposal
 from flows.outcomes import newly_judged
-from registry import control, pointers, tenants
+from registry import control, pointers, tenant_policy, tenants
 from registry.manifest import AgentVersion, Manifest, MemoryItem, Policy
 from services.gateway.app import create_app
 from services.proxy.store import open_reader
@@ -101,6 +101,7 @@ async def _serve(config: Settings, world: World, seed: int) -> str:
     connection = control.connect(config.control_db)
     for id, name in TENANTS.items():
         tenants.create_tenant(connection, id, name, train="allow")
+        tenant_policy.put(connection, id, tenant_policy.TenantPolicy(pooling=True), "bench")
     tenants.create_agent(connection, AGENT, BASE, None, ())
     keys = {t: tenants.create_key(connection, t, AGENT, "serve", owner="bench")[1] for t in TENANTS}
     label = _champion(connection, world, world.phases[0], None)

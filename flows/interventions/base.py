@@ -13,6 +13,7 @@ from evaluators.corrections import EstablishedFact
 from evaluators.dataset import Split
 from evaluators.diagnosis import Diagnosis
 from evoplane.settings import Settings
+from flows.tenancy import Learnable
 from registry.manifest import AgentVersion, Manifest
 
 
@@ -30,6 +31,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     facts: Sequence[EstablishedFact]
     diagnosis: Diagnosis
     split: Split
+    learnable: Learnable | None = None
+    """Whose cases one training set may hold; None is everybody's."""
     versions: Sequence[AgentVersion] = ()
     """The champion and those before it that served, newest first: what a rollback can return to."""
 

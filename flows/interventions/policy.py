@@ -57,11 +57,14 @@ class PolicyUpdate(Surface):
         clusters = [c for c in evidence.diagnosis.clusters if c.surface == self.surface]
         if not clusters:
             return []
+        evidence = _learnable(evidence)
         chosen = select(evidence.cases, evidence.split, evidence.facts, MAX_EXAMPLES)
         kinds = sorted({kind for c in clusters for kind in c.kinds})
         made: list[tuple[float, Proposal]] = []
         for name in config.surfaces.algorithms:
             data = _DATA[algorithm(name).learns_from()](evidence, chosen, kinds)
+            if evidence.learnable is not None and evidence.learnable.why:
+                data = msgspec.structs.replace(data, lacks=evidence.learnable.why)
             worth = expected(name, data.rows, evidence.diagnosis.share("policy"), config)
             made.append((worth, self._proposal(name, data, worth, chosen, evidence, config)))
         ranked = [proposal for _, proposal in sorted(made, key=lambda each: -each[0])]
@@ -108,6 +111,18 @@ class PolicyUpdate(Surface):
             evidence=data.ids,
             refused="" if data.rows >= least else refused + (f" ({data.lacks})" if data.lacks else ""),
         )
+
+
+def _learnable(evidence: Evidence) -> Evidence:
+    """The evidence that a training set would be made of: that of the tenants which share one."""
+    if evidence.learnable is None:
+        return evidence
+    tenants = evidence.learnable.tenants
+    return msgspec.structs.replace(
+        evidence,
+        cases=[c for c in evidence.cases if c.tenant in tenants],
+        current=[c for c in evidence.current if c.tenant in tenants],
+    )
 
 
 def expected(name: str, rows: int, share: float, config: Settings) -> float:

@@ -13,7 +13,7 @@ from evaluators.quality import Finding, QualityResult
 from evoplane.settings import Settings
 from flows import evolution, locks
 from flows.snapshot import Snapshot
-from registry import control, decisions, pointers, tenants
+from registry import control, decisions, pointers, tenant_policy, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
 from tests.evaluators.conftest import make_case
 from tests.surfaces.making import of
@@ -142,6 +142,13 @@ def test_one_policy_candidate_is_trained_and_the_record_says_why_no_other(config
             return replace(super().work(), train=train)
 
     cases = [of(c, prompt_token_ids=[n, 9]) for n, c in enumerate(unable(160))]
+    alone = run(config, Able(cases), dry=True)
+    assert trained == [] and alone.record["chosen"] == "no-op"
+    assert all("none has agreed to pooling" in c["problem"] for c in alone.record["candidates"].values())
+    for tenant in ("northwind", "lumen"):
+        connection = control.connect(config.control_db)
+        tenants.create_tenant(connection, tenant, train="allow")
+        tenant_policy.put(connection, tenant, tenant_policy.TenantPolicy(pooling=True), "test")
     found = run(config, Able(cases))
     assert trained == ["sft"] and found.record["chosen"].startswith("policy-")
     why = {c["summary"].split("(")[1].split(")")[0]: c["problem"] for c in found.record["candidates"].values()}

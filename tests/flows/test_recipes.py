@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evaluators import dataset
 from evaluators.cases import Case
 from evoplane.settings import Settings
 from flows import corrected_sets, recipes
@@ -32,7 +33,7 @@ def writer(config: Settings) -> Writer:  # noqa: F811
 
 
 def rows(writer: Writer, kind: Any, cases: list[Case], folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    report = corrected_sets.build(cases, kind, 0.0, 100, writer, folder)
+    report = corrected_sets.build(cases, kind, dataset.NONE_HELD_OUT, 100, writer, folder)
     file = folder / "train.jsonl"
     kept, dropped = read_examples(file, max_length=1000, vocab_size=256)
     assert len(kept) + sum(dropped.values()) == len(file.read_bytes().splitlines())

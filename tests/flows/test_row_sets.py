@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evaluators import dataset
 from evaluators.cases import cases_of
 from evoplane.settings import Settings
 from flows import row_sets, tenancy
@@ -66,9 +67,11 @@ def entry(
     return Entry(tenant, records, cases_of(tenant, records, lambda _: []), closed)
 
 
-def build(entries: list[Entry], folder: Path, **wanted: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    told = {"kind": "rft", "heldout_share": 0.0, "versions": ["v0", "v1"], **wanted}
-    report = row_sets.build(entries, Wanted(**told), folder)
+def build(
+    entries: list[Entry], folder: Path, split: dataset.Split = dataset.NONE_HELD_OUT, **wanted: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    told = {"kind": "rft", "versions": ["v0", "v1"], **wanted}
+    report = row_sets.build(entries, Wanted(**told), split, folder)
     return report, [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 
 
@@ -154,7 +157,8 @@ def test_pairs_hold_the_better_attempt_as_chosen(tmp_path: Path) -> None:
 def test_a_whole_task_is_held_out_and_what_shares_its_order_number_is_dropped(tmp_path: Path) -> None:
     texts = ("Please stop order {} now.", "I do not want {}.", "Drop {} from my list, thanks.", "Cancel {} for me?")
     entries = [entry(n, texts[n % 4].format(f"A{n // 2}00"), answer=(n,)) for n in range(16)]
-    report, made = build(entries, tmp_path, heldout_share=0.25)
+    split = dataset.split([case for e in entries for case in e.cases], 0.25)
+    report, made = build(entries, tmp_path, split)
     held = [json.loads(line) for line in (tmp_path / "heldout.jsonl").read_text().splitlines()]
     assert len(held) == 4
     assert report["dropped"]["shares an entity with a held-out task"] == 4
@@ -189,6 +193,14 @@ def test_tenants_are_not_pooled_unless_they_agreed(config: Settings, folder: Pat
     agree(config, "northwind", pooling=True)
     assert tenancy.together(config, folder) == ["lumen", "northwind"]
     assert tenancy.sets(config, folder, "pooled") == [["lumen", "northwind"]]
+
+
+def test_what_an_evolution_may_learn_from_is_what_its_set_would_hold(config: Settings) -> None:
+    nobodys = tenancy.learnable(config, ["lumen", "northwind"])
+    assert nobodys.tenants == () and "none has agreed to pooling" in nobodys.why
+    assert tenancy.learnable(config, ["lumen"]) == tenancy.Learnable(("lumen",))
+    agree(config, "lumen", pooling=True)
+    assert tenancy.learnable(config, ["lumen", "northwind"]) == tenancy.Learnable(("lumen",))
 
 
 def test_one_tenants_agent_needs_no_agreement(config: Settings, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.dataset import NONE_HELD_OUT
 from flows import row_sets, snapshot
 from flows.row_sets import Wanted
 from registry import tenants
@@ -36,11 +37,11 @@ async def told(running: Running) -> Running:  # noqa: F811
 async def test_the_job_of_one_tenant_reads_nothing_of_another_and_nothing_sealed(told: Running, tmp_path: Path) -> None:
     taken = await asyncio.to_thread(snapshot.take, told.settings, "support")
     assert taken.tenants == ("lumen", "northwind")
-    wanted = Wanted(kind="rft", heldout_share=0.0, tenants=["northwind"], versions=[MODEL])
+    wanted = Wanted(kind="rft", tenants=["northwind"], versions=[MODEL])
     job = tmp_path / "job"
     job.mkdir()
 
-    report = row_sets.build(snapshot.entries(Path(taken.path)), wanted, job)
+    report = row_sets.build(snapshot.entries(Path(taken.path)), wanted, NONE_HELD_OUT, job)
 
     assert report["dropped"]["another tenant's"] == 3
     assert report["dropped"]["its tokens are sealed"] == 1

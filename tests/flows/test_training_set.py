@@ -14,9 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from evaluators import dataset
 from evaluators.quality import Finding, QualityResult
 from evoplane.settings import Settings
-from flows import locks, snapshot, training
+from flows import locks, snapshot, training, training_set
 from registry import control, tenants, versions
 from services.worker.policies import policy_digest
 
@@ -85,6 +86,47 @@ def test_a_training_set_has_captured_prompts_written_answers_and_its_own_hash(co
     one = next(row for row in rows)
     order = f"A{one['prompt_token_ids'][0]}0"
     assert one["completion_token_ids"] == [ord(c) for c in f'cancel_order {{"order_id": "{order}"}}<|end|>']
+
+
+THEIRS = (
+    "Kindly withdraw my {} today.",
+    "No more {} for us, thanks.",
+    "Get rid of {} at once!",
+    "My {} must not be sent.",
+)
+"""Of another tenant; beside them more of the first one's tasks are held out than without them."""
+
+
+@pytest.mark.parametrize("kind", ["sft", "corrected", "rft"])
+def test_a_set_of_some_tenants_holds_out_the_tasks_that_replay_compares_on(
+    kind: str, config: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    folder = config.snapshots_dir / "support"
+    mine = [json.loads(line) for line in (folder / "trajectories" / "northwind.jsonl").read_text().splitlines()]
+    for n, entry in enumerate(mine):
+        tokens = entry["records"][1]["tokens"]
+        tokens |= {"completion_token_ids": [n, 9], "logprobs": [-0.1, -0.1], "policy_versions": [[2, "m/1"]]}
+        entry["records"][2]["value"] = float(kind == "rft")
+        entry["closed"] = True
+    theirs = [{"tools": {"c": []}, "records": trajectory(100 + n, THEIRS[n % 4], f"B{n}0")} for n in range(8)]
+    for name, lines in (("northwind", mine), ("lumen", theirs)):
+        (folder / "trajectories" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    snapshot.pass_gate(config, "support", PASSED)
+    cases = snapshot.read(folder / "trajectories")
+    split = dataset.split(cases, 0.25)
+    own = [c for c in cases if c.tenant == "northwind"]
+    assert split.heldout_tasks(own) != dataset.split(own, 0.25).heldout_tasks(own), "a split of their own would differ"
+    params = {"python": "", "model_dir": str(config.model_dir), "heldout_share": 0.25, "limit": 100, "kind": kind,
+              "tenants": ["northwind"], "versions": ["m"]}  # fmt: skip
+    (folder / "params.yaml").write_text(json.dumps({"training_set": params}))
+    monkeypatch.chdir(folder)
+    assert training_set.main() == 0
+    rows = [json.loads(line) for line in Path("training-set/train.jsonl").read_text().splitlines()]
+    tasks = {c.prompt_token_ids[0]: c for c in own}
+    taught = [tasks[row["prompt_token_ids"][0]] for row in rows]
+    assert taught and not any(split.is_held_out(c) for c in taught)
+    report = json.loads(Path("training-set/report.json").read_text())
+    assert report["heldout_tasks"] == split.heldout_tasks(own), "and no task of the other tenant is told"
 
 
 def test_the_same_snapshot_gives_the_same_set_without_running_again(config: Settings):

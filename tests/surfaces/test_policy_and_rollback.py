@@ -12,6 +12,7 @@ from evoplane.settings import Settings
 from flows.interventions import Evidence
 from flows.interventions.policy import expected
 from flows.interventions.rollback import history
+from flows.tenancy import Learnable
 from registry.manifest import AgentVersion, Harness, Manifest
 from tests.evaluators.conftest import make_case
 from tests.surfaces.making import applied, evidence, manifest, of, ordinary, propose, showing
@@ -105,8 +106,7 @@ def test_groups_that_ended_differently_at_temperature_1_call_for_grpo() -> None:
     assert "grpo" not in able and "sampled at another temperature than 1" in refused["grpo"]
     able, refused = able_and_refused(attempts(1))
     assert "grpo" not in able and "a group of one" in refused["grpo"]
-    all_in = dataset.Split(clusters={}, heldout=frozenset(), heldout_entities=frozenset())
-    assert dataset.contrasting(attempts(0), all_in) == ([], {"all of its group ended alike": 4})
+    assert dataset.contrasting(attempts(0), dataset.NONE_HELD_OUT) == ([], {"all of its group ended alike": 4})
 
 
 def test_corrections_call_for_opd() -> None:
@@ -120,6 +120,22 @@ def test_a_setting_narrows_the_choice_and_failures_that_call_for_nothing_get_not
     assert [p.content["algorithm"] for p in propose("policy", seen, only)] == ["dpo"]
     assert propose("policy", seen)[0].content["algorithm"] == "sft"
     assert propose("policy", evidence(ordinary(120, failing=0.3)), ALL) == []
+
+
+def test_only_the_data_of_tenants_that_share_a_set_are_counted() -> None:
+    seen = evidence([*unable(), *ordinary()])
+
+    def found(learnable: Learnable | None) -> dict[str, tuple[int, str]]:
+        told = propose("policy", msgspec.structs.replace(seen, learnable=learnable), ALL)
+        return {p.content["algorithm"]: (len(p.evidence), p.refused) for p in told}
+
+    everybodys, half = found(None), found(Learnable(("northwind",)))
+    assert 0 < half["sft"][0] < everybodys["sft"][0] and not half["sft"][1]
+    assert 0 < half["opd"][0] < everybodys["opd"][0]
+    nobodys = found(Learnable((), "none has agreed to pooling"))
+    assert all(rows == 0 and "none has agreed to pooling" in refused for rows, refused in nobodys.values()), nobodys
+    few = msgspec.structs.replace(seen, learnable=Learnable(("brightside",)))
+    assert all(p.refused for p in propose("policy", few, ALL)), "a tenant with nothing to learn from"
 
 
 def test_what_is_expected_grows_with_the_data_and_falls_with_what_a_row_costs() -> None:
