@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from atdp import clock
-from evaluators.cases import Key, cases_of
+from evaluators.cases import Key
+from evaluators.rewards import DEFAULT_RULE, RewardRule
 from flows import row_sets, rows, snapshot
 from flows.row_sets import Wanted
 from services.proxy.store import StoreReader
@@ -55,9 +56,13 @@ class Group(msgspec.Struct):
 class Collector:
     """Reads the log and sorts what was rewarded into groups."""
 
-    def __init__(self, reader: StoreReader, plan: Plan, heldout: Callable[[str], bool]) -> None:
+    def __init__(
+        self, reader: StoreReader, plan: Plan, heldout: Callable[[str], bool], rule: RewardRule = DEFAULT_RULE
+    ) -> None:
         self._reader = reader
         self._plan = plan
+        self._rule = rule
+        """What the attempts are worth says the agent's declared rule."""
         self._heldout = heldout
         """Requests that are never trained on."""
         self._seen: set[Key] = set()
@@ -132,7 +137,7 @@ class Collector:
 
     def _take(self, tenant: str, trajectory: str, versions: Sequence[str]) -> int:
         records = self._reader.resolve_all(tenant, self._reader.records(tenant, trajectory))
-        entry = snapshot.Entry(tenant, records, cases_of(tenant, records, lambda _: []), closed=True)
+        entry = snapshot.entry(tenant, records, lambda _: [], self._rule, closed=True)
         wanted = Wanted(kind="groups", temperature=self._plan.temperature)
         if (reason := row_sets.refused(entry, wanted)) is not None:
             self.counts[reason] += 1
@@ -140,7 +145,7 @@ class Collector:
         if self._heldout(entry.cases[0].request):
             self.counts["held out"] += 1
             return 0
-        built, reward = rows.build(records), entry.cases[-1].reward
+        built, reward = rows.build(records), entry.reward
         if built.dropped or not built.rows or reward is None:
             self.counts["incomplete trajectory"] += 1
             return 0

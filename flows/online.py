@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from evaluators.rewards import rule_of
 from evoplane.settings import Settings, settings
 from flows import tenancy, training
 from flows.collector import Collector, Group, Plan
@@ -73,7 +74,7 @@ class Online:
         self._say = say
         self._connection = control.connect(config.control_db)
         self._reader = open_reader(config)
-        self.collector = Collector(self._reader, plan, heldout)
+        self.collector = Collector(self._reader, plan, heldout, rule_of(config, plan.agent))
         self.updates: list[dict[str, Any]] = []
         """What each update was made of and how long its parts took."""
         self._retired: list[str] = []

@@ -1,9 +1,10 @@
 """Training sets of captured turns: rejection-sampled rows, groups with rewards, preference pairs.
 
-From closed, complete, eligible trajectories of the tenants that the set may hold. A trajectory counts as closed when
-the log says so or when its outcome has been told. Whole tasks are held out, never rows: those of the snapshot's split
-(`evaluators.dataset`), a trajectory's task being its first request. What shares an entity with a held-out task is
-dropped. Every drop is counted by its reason.
+From closed, complete, eligible trajectories of the tenants that the set may hold. A trajectory is worth what the
+agent's declared rule says of the whole of it, and where that says nothing, of its last decision. It counts as closed
+when the log says so or when its outcome has been told. Whole tasks are held out, never rows: those of the snapshot's
+split (`evaluators.dataset`), a trajectory's task being its first request. What shares an entity with a held-out task
+is dropped. Every drop is counted by its reason.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def refused(entry: Entry, wanted: Wanted) -> str | None:
         return "no decision in it"
     if not all(case.trainable for case in entry.cases):
         return "not eligible for training"
-    if entry.cases[-1].reward is None:
+    if entry.reward is None:
         return "no reward"
     if not entry.closed and not entry.cases[-1].judged_at:
         return "still open"
@@ -122,7 +123,7 @@ def _proof(entry: Entry) -> dict[str, Any]:
 def _attempts(kept: Sequence[tuple[Entry, rows.Built]], wanted: Wanted, dropped: Counter[str]) -> Iterable[_Attempt]:
     ordinals = rows.ordinals(wanted.versions)
     for entry, built in kept:
-        case, reward = entry.cases[0], entry.cases[-1].reward
+        case, reward = entry.cases[0], entry.reward
         assert reward is not None, "refused above"
         group = rows.group_of(entry.tenant, built.rows[0]) if built.rows else ""
         for turn, row in enumerate(built.rows):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import orjson
 from dashboards.reading import CaseReader
 from evaluators.cases import Case, cases_of
 from evaluators.quality import SUITE, QualityResult
+from evaluators.rewards import resolve
 from evaluators.rewards import rule as rewards
 from evoplane.settings import Settings
 from flows import locks
@@ -85,6 +87,23 @@ class Entry(msgspec.Struct, frozen=True):
     """Its decisions, in order."""
     closed: bool
     """Had it ended when the snapshot was taken?"""
+    reward: float | None
+    """What the rule says the whole of it is worth; where it doesn't, what its last decision is."""
+
+
+def entry(
+    tenant: str,
+    records: list[dict[str, Any]],
+    tools_of: Callable[[str], list[dict[str, Any]]],
+    rule: rewards.RewardRule,
+    closed: bool,
+) -> Entry:
+    """A trajectory's records, read and judged by a declared rule."""
+    cases = cases_of(tenant, records, tools_of, rule=rule)
+    said = [r for r in records if r["record"] == "annotation"]
+    whole = resolve(said, rule, events=[r for r in records if r["record"] == "event"]).trajectory
+    last = cases[-1].reward if cases else None
+    return Entry(tenant, records, cases, closed, last if whole is None else whole.reward)
 
 
 def read(folder: Path) -> list[Case]:
@@ -101,8 +120,12 @@ def entries(folder: Path) -> Iterator[Entry]:
         for line in file.read_bytes().splitlines():
             said: dict[str, Any] = orjson.loads(line)
             tools: dict[str, list[dict[str, Any]]] = said["tools"]
-            cases = cases_of(file.stem, said["records"], lambda c, t=tools: t.get(c, []), rule=rule)  # type: ignore[misc]
-            yield Entry(file.stem, said["records"], cases, bool(said.get("closed")))
+            tools_of = partial(_tools, tools)
+            yield entry(file.stem, said["records"], tools_of, rule, bool(said.get("closed")))
+
+
+def _tools(tools: dict[str, list[dict[str, Any]]], context_id: str) -> list[dict[str, Any]]:
+    return tools.get(context_id, [])
 
 
 def pass_gate(config: Settings, agent: str, result: QualityResult, repository: Path | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluators import quality
 from evoplane.settings import Settings, settings
-from flows import snapshot, tenancy, training
+from flows import recipes, snapshot, tenancy, training
 from flows.training import Kind, Trained, TrainingFailed, TrainingSet
 from registry import control, tenants, tracking
 from registry.policies import Policies, principal, require
@@ -23,16 +23,13 @@ from registry.tenants import RegistryError
 from services.worker import client
 from services.worker.adapters import average
 from services.worker.policies import PolicyError
-from services.worker.training.algorithms import algorithm
+from services.worker.training.algorithms import Source, algorithm, names
 from services.worker.training.examples import read_examples
 from services.worker.training.job import JobError
 
-KINDS: dict[str, Kind] = {
-    "sft": "sft", "rft": "rft", "dpo": "preferences", "ipo": "preferences",
-    "reinforce": "groups", "rloo": "groups", "grpo": "groups", "dr_grpo": "groups", "lite_ppo": "groups",
-    "gspo": "groups", "ppo": "groups",
-}  # fmt: skip
-"""What kind of set an algorithm learns from. Teachers and process rewards don't come from a snapshot alone."""
+KINDS: dict[Source, Kind] = {**recipes.KINDS, "pairs": "preferences"}
+"""What kind of set is made of what an algorithm learns from. Pairs are attempts at one task that the declared rule
+rewards differently; those of what people showed and what was done instead are `evolve`'s."""
 
 Say = Callable[[str], None]
 
@@ -67,15 +64,14 @@ def train(
 
     Raises `TrainingFailed`, `JobError` or `RegistryError`, each with its reason.
     """
-    if name not in KINDS:
-        raise TrainingFailed(f"{name} does not learn from a snapshot alone; these do: {', '.join(KINDS)}")
+    kind = kind_of(name)
     taken = take_snapshot(config, agent)
     say(f"snapshot {taken['snapshot']}: {taken['trajectories']} trajectories; {taken['gate']['summary']}")
     sets = tenancy.sets(config, Path(taken["path"]), together, tenant)
     made: list[dict[str, Any]] = []
     adapters: list[Trained] = []
     for members in sets:
-        chosen = training.make_training_set(config, agent, KINDS[name], members)
+        chosen = training.make_training_set(config, agent, kind, members)
         entry = {"tenants": members, "training_set": chosen.id, "path": chosen.path, "train": chosen.train,
                  "heldout": chosen.heldout, "dropped": chosen.dropped, **_usable(config, chosen, name)}  # fmt: skip
         say(f"training set {chosen.id} of {', '.join(members)}: {chosen.train} rows, {entry['usable']} usable")
@@ -90,6 +86,19 @@ def train(
     if len(adapters) > 1:
         out |= _averaged(config, adapters, [entry["usable"] for entry in made])
     return out
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of set an algorithm learns from. Raises `JobError` for an unknown one and `TrainingFailed` for one that
+    learns from what no snapshot holds."""
+    source = algorithm(name).learns_from()
+    if source not in KINDS:
+        able = [known for known in names() if algorithm(known).learns_from() in KINDS]
+        raise TrainingFailed(
+            f"{name} learns from {source} with rewards of their own, and no training set of a snapshot has these: "
+            f"give it rows of your own (docs/learning.md). These learn from a snapshot: {', '.join(able)}"
+        )
+    return KINDS[source]
 
 
 def _usable(config: Settings, chosen: TrainingSet, name: str) -> dict[str, Any]:

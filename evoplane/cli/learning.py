@@ -27,7 +27,7 @@ def snapshot(agent: Agent, json: Json = False) -> None:
 
 def train(
     agent: Agent,
-    algorithm: Annotated[str, typer.Option(help="sft, rft, dpo, ipo, grpo, ppo, … (docs/learning.md).")] = "sft",
+    algorithm: Annotated[str, typer.Option(help="sft, rft, dpo, ipo, grpo, ppo, opd, … (docs/learning.md).")] = "sft",
     tenancy: Annotated[str, typer.Option(help="isolated, pooled or federated.")] = "isolated",
     tenant: Annotated[str | None, typer.Option(help="Whose data, when it is isolated and there are several.")] = None,
     by: Annotated[str, typer.Option(help="Who asks, when tenants are brought together.")] = "",

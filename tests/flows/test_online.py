@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.rewards import declare
 from evoplane.settings import Settings
 from flows import online, training
 from flows.collector import Collector, Plan
@@ -29,8 +30,8 @@ class Log:
         self.told: dict[str, list[dict[str, Any]]] = {}
         self.open: set[str] = set()
 
-    def tell(self, n: int, task: str, reward: float, weights: str = BASE) -> None:
-        self.told[f"tr_{n}"] = entry(n, task, reward, version=f"{weights}/1", answer=(n, 2)).records
+    def tell(self, n: int, task: str, reward: float, weights: str = BASE, **more: Any) -> None:
+        self.told[f"tr_{n}"] = entry(n, task, reward, version=f"{weights}/1", answer=(n, 2), **more).records
 
     def trajectories(self, tenant: str, agent: str, since: str | None = None) -> list[Any]:
         return [
@@ -60,6 +61,20 @@ def log() -> Log:
 
 def collector(log: Log, **more: Any) -> Collector:
     return Collector(log, plan(**more), lambda request: request.startswith("Held"))  # type: ignore[arg-type]
+
+
+def test_what_is_collected_is_worth_what_the_agents_own_rule_says(
+    config: Settings, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(online, "open_reader", lambda _: log)
+    declared = config.model_copy(update={"rewards": {AGENT: declare(clauses=[{"name": "csat"}]).declared}})
+    made = Online(declared, plan(), tmp_path / "work", register(control.connect(config.control_db)))
+    log.tell(1, "One task.", 1.0, signals={"csat": 0.0})
+    log.tell(2, "One task.", 0.0, signals={"csat": 1.0})
+    log.tell(3, "One task.", 1.0)
+    assert made.collector.poll([BASE]) == 2 and made.collector.counts["no reward"] == 1
+    (group,) = made.collector.waiting.values()
+    assert group.rewards == {"northwind/tr_1": 0.0, "northwind/tr_2": 1.0}
 
 
 def test_a_group_is_learned_from_once_it_is_whole_and_its_members_ended_differently(log: Log) -> None:

@@ -12,7 +12,7 @@ from evaluators import dataset
 from evaluators.cases import Case
 from evoplane.settings import Settings
 from flows import corrected_sets, recipes
-from flows.train import KINDS
+from flows.train import kind_of
 from flows.training_set import Writer
 from registry import control, pointers, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
@@ -53,7 +53,9 @@ def test_every_algorithm_says_what_it_learns_from_and_there_is_a_set_for_it() ->
         "sft": 1, "dpo": 4, "grpo": 1, "opd": 2
     }  # fmt: skip
     assert {recipes.kind({"algorithm": name}) for name in ("grpo", "rft", "sft")} == {"groups", "rft", "sft"}
-    assert {KINDS[name] for name in ("grpo", "rft", "sft")} == {"groups", "rft", "sft"}
+    assert [kind_of(name) for name in ("grpo", "rft", "sft", "dpo", "opd")] == [
+        "groups", "rft", "sft", "preferences", "hints"
+    ]  # fmt: skip
 
 
 def test_a_pair_is_what_was_shown_and_what_was_done_under_one_prompt(writer: Writer, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from evaluators import dataset
-from evaluators.cases import cases_of
+from evaluators.rewards import DEFAULT_RULE, RewardRule, declare
 from evoplane.settings import Settings
-from flows import row_sets, tenancy
+from flows import row_sets, snapshot, tenancy
 from flows.row_sets import Wanted
 from flows.snapshot import Entry
 from registry import control, tenant_policy, tenants
@@ -27,6 +27,8 @@ def entry(
     *,
     train: str = "allow",
     closed: bool = True,
+    rule: RewardRule = DEFAULT_RULE,
+    signals: dict[str, float] | None = None,
     version: str = "v1/1",
     answer: tuple[int, ...] = (7, 8),
     **tokens: Any,
@@ -64,7 +66,11 @@ def entry(
             "scale": {"min": 0, "max": 1},
         }
         records.append({**told, "id": f"an_{n}", "kind": "reward", "name": "resolved", "value": reward})
-    return Entry(tenant, records, cases_of(tenant, records, lambda _: []), closed)
+    for name, value in (signals or {}).items():
+        about = {"targets": [{"trajectory_id": f"tr_{n}", "event_id": f"ev_{n}"}], "source": {"kind": "end_user"}}
+        signal = {"record": "annotation", "id": f"an_{n}_{name}", "kind": "reward", "name": name, "value": value}
+        records.append({**signal, **about, "time": "2026-01-01T00:02:00Z", "scale": {"min": 0, "max": 1}})
+    return snapshot.entry(tenant, records, lambda _: [], rule, closed)
 
 
 def build(
@@ -152,6 +158,25 @@ def test_pairs_hold_the_better_attempt_as_chosen(tmp_path: Path) -> None:
         ("chosen", "northwind/tr_2"),
         ("rejected", "northwind/tr_1"),
     ]
+
+
+def test_pairs_groups_and_successes_go_by_the_rule_that_is_declared(tmp_path: Path) -> None:
+    def made(rule: RewardRule, kind: str) -> list[tuple[str, str, float]]:
+        attempts = [
+            entry(1, reward=1.0, answer=(5,), rule=rule, signals={"csat": 0.0}),
+            entry(2, reward=0.0, rule=rule, signals={"csat": 1.0}),
+        ]
+        _, rows = build(attempts, tmp_path, kind=kind)
+        return [(row["trajectory"], row.get("role", ""), row["reward"]) for row in rows]
+
+    csat = declare(clauses=[{"name": "csat"}])
+    assert made(DEFAULT_RULE, "preferences") == [
+        ("northwind/tr_1", "chosen", 1.0), ("northwind/tr_2", "rejected", 0.0)
+    ]  # fmt: skip
+    assert made(csat, "preferences") == [("northwind/tr_2", "chosen", 1.0), ("northwind/tr_1", "rejected", 0.0)]
+    assert [name for name, _, _ in made(csat, "rft")] == ["northwind/tr_2"]
+    both = declare(clauses=[{"name": "resolved", "about": "trajectory"}, {"name": "csat"}])
+    assert made(both, "preferences")[0][0] == "northwind/tr_1", "the whole is worth its own reward, not its last step's"
 
 
 def test_a_whole_task_is_held_out_and_what_shares_its_order_number_is_dropped(tmp_path: Path) -> None:

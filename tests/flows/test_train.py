@@ -16,7 +16,9 @@ from registry import control, pointers, roles, tenant_policy, tenants
 from registry.manifest import AgentVersion, Manifest, Policy
 from registry.tenant_policy import TenantPolicy
 from registry.tenants import RegistryError
+from services.worker.training.job import JobError
 from tests.flows.test_row_sets import entry
+from tests.flows.test_training_set import write_letters
 
 TASKS = ("Please stop order {} now.", "I do not want {}.", "Drop {} from my list, thanks.", "Cancel {} for me?")
 
@@ -99,5 +101,28 @@ def test_tenants_are_brought_together_only_as_they_agreed_and_by_somebody_who_ma
 
 
 def test_what_needs_more_than_a_snapshot_is_refused_by_name(config: Settings) -> None:
-    with pytest.raises(TrainingFailed, match="opd does not learn from a snapshot alone; these do: sft"):
-        dry(config, "opd", tenant="lumen")
+    with pytest.raises(TrainingFailed, match=r"prm learns from steps with rewards of their own.*snapshot: dpo, .*opd"):
+        dry(config, "prm", tenant="lumen")
+    with pytest.raises(JobError, match="newest is none of dpo"):
+        dry(config, "newest", tenant="lumen")
+
+
+def test_opd_learns_from_what_was_said_about_answers(config: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def corrected(n: int) -> list[dict[str, Any]]:
+        text = TASKS[n % 4].format(f"A{n}00")
+        prompt = [ord(c) for c in f"<|user|>{text}<|end|>\n<|assistant|>"]
+        told = entry(n, text, 0.0, "lumen", prompt_token_ids=prompt).records
+        said = {"kind": "critique", "name": "user_correction", "value": -1.0, "explanation": "I meant the other one."}
+        about = {"targets": [{"trajectory_id": f"tr_{n}", "event_id": f"ev_{n}"}], "source": {"kind": "end_user"}}
+        return [*told, {"record": "annotation", "id": f"an_{n}c", "time": "2026-01-01T00:02:00Z", **said, **about}]
+
+    class Corrected(TwoTenants):
+        def __init__(self, _: object) -> None:
+            self._told = {"lumen": {f"tr_{n}": corrected(n) for n in range(8)}}
+
+    write_letters(config.model_dir)
+    monkeypatch.setattr(snapshot, "open_reader", Corrected)
+    (one,) = dry(config, "opd", tenant="lumen")["sets"]
+    assert one["usable"] == one["train"] > 0
+    rows = [json.loads(line) for line in (Path(one["path"]) / "train.jsonl").read_text().splitlines()]
+    assert all("I meant the other one." in "".join(map(chr, row["hint_prompt_token_ids"])) for row in rows)

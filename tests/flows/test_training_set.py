@@ -49,17 +49,22 @@ def trajectory(n: int, text: str, order: str, train: str = "allow") -> list[dict
     ]  # fmt: skip
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Settings:
+def write_letters(model_dir: Path) -> None:
+    """A tokenizer whose tokens are letters, and a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    config = Settings.model_validate({"paths": {"var": str(tmp_path / "var"), "models": str(tmp_path / "models")}})
-    config.model_dir.mkdir(parents=True)
     letters = {chr(c): c for c in range(256)}
     tokenizer = Tokenizer(models.WordLevel(letters, unk_token="\0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.save(str(config.model_dir / "tokenizer.json"))
-    (config.model_dir / "chat_template.jinja").write_text(TEMPLATE)
+    tokenizer.save(str(model_dir / "tokenizer.json"))
+    (model_dir / "chat_template.jinja").write_text(TEMPLATE)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Settings:
+    config = Settings.model_validate({"paths": {"var": str(tmp_path / "var"), "models": str(tmp_path / "models")}})
+    config.model_dir.mkdir(parents=True)
+    write_letters(config.model_dir)
     folder = snapshot.prepare(config) / "support" / "trajectories"
     folder.mkdir(parents=True)
     texts = [
