@@ -22,6 +22,7 @@ from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.peers import Peers
 from services.gateway.rl_keys import RlKeys
+from services.gateway.unconfirmed import Unconfirmed
 from services.gateway.upstream import Upstreams
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
@@ -82,6 +83,7 @@ class Gateway:
         self.traces = TraceMemory()
         self.known = KnownIds()
         self.metrics = Metrics()
+        self.unconfirmed = Unconfirmed()
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Future[Any]] = set()
         """What must end before the gateway does: tasks, and records on their way to the disk."""
@@ -170,13 +172,19 @@ class Gateway:
         else:
             self.store.require_room()
             self._answered.append((exchange, ending))
+            self.unconfirmed.note(exchange)
             if len(self._answered) == 1:
                 self.spawn(self._record_soon())
         return _nothing
 
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
-        stored = self._submit(exchange, ending)
+        try:
+            stored = self._submit(exchange, ending)
+        except BaseException:
+            self.unconfirmed.end(exchange)
+            raise
+        self.unconfirmed.note(exchange)
         self.background.add(stored)
         stored.add_done_callback(partial(self._confirmed, exchange, ending))
 
@@ -270,10 +278,11 @@ class Gateway:
         error = stored.exception()
         if error is None:
             self._go_on(exchange, ending)
-            return
-        if isinstance(error, InvalidDraft):
-            self._taken_away(exchange)
-        _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
+        else:
+            if isinstance(error, InvalidDraft):
+                self._taken_away(exchange)
+            _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
+        self.unconfirmed.end(exchange)
 
     async def _record_soon(self) -> None:
         """Record what was answered within a moment: no answer waits for its own drafts, and a client that asks again
@@ -281,8 +290,12 @@ class Gateway:
         await asyncio.sleep(_GATHER_S)
         answered, self._answered = self._answered, []
         for exchange, ending in answered:
-            with contextlib.suppress(StoreUnavailable):  # said already
+            try:
                 self.record_later(exchange, ending)
+            except StoreUnavailable:
+                pass  # said already
+            except Exception:  # what is wrong with one must not take the others along
+                _log.exception("event %s is lost (gateway.capture is async)", exchange.event_id)
             await asyncio.sleep(0)  # requests get their turn
 
     async def _restore(self) -> None:

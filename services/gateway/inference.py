@@ -69,8 +69,12 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     gateway.require_recording(key.tenant)
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     if isinstance(parsed, dict) and (before := dialect.continues(parsed)) is not None:
+        if gateway.unconfirmed.any(key) and gateway.sessions.step(key, before) is None:
+            await gateway.unconfirmed.wait(key)
         await recall(gateway, key, before)
     exchange = await _begun(gateway, key, dialect, parsed, len(raw))
+    if gateway.unconfirmed.any(key):
+        await _confirmed_before(gateway, request, key, exchange, parsed)
     unknown = await foreign(gateway, key, dialect, parsed)
     prepared = prepare(gateway, request, key, exchange, parsed, raw, unknown)
     call = Call(gateway, request, send, prepared)
@@ -80,6 +84,18 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
         request.stop_watching()
         # behind the record, which may be made when the answer has been written, and settles what was counted
         asyncio.get_running_loop().call_soon(gateway.settle, prepared.exchange)
+
+
+async def _confirmed_before(
+    gateway: Gateway, request: Request, key: Key, exchange: Exchange, parsed: dict[str, Any]
+) -> None:
+    """What the request goes on from is in the log, or it goes on from nothing that was just answered."""
+    said = claimed(request, parsed)
+    session = gateway.sessions.known(key, said, exchange.prints, exchange.body, exchange.dialect.continues(parsed))
+    if session is not None:
+        await gateway.unconfirmed.wait(key, session)
+    elif said.session_id is None and any(message["role"] == "assistant" for message in exchange.conversation):
+        await gateway.unconfirmed.wait(key)
 
 
 async def _begun(gateway: Gateway, key: Key, dialect: Dialect, parsed: Any, size: int) -> Exchange:

@@ -174,7 +174,7 @@ class Sessions:
         `claim` is what the client said, `continues` the earlier answer it goes on from, `body` the hash of what
         is asked; `retried` says that the client calls it a retry; `origin` is the dialect of a new session.
         """
-        session = self._known(key, claim, prints, body, continues, retried)
+        session = self.known(key, claim, prints, body, continues, retried)
         return self._open(key, train, session, claim, origin)
 
     def named(self, key: Key, train: str, session_id: str) -> Session:
@@ -293,9 +293,16 @@ class Sessions:
         session.last_used = time.monotonic()
         return session
 
-    def _known(
-        self, key: Key, claim: Claim, prints: Fingerprints, body: Hash, continues: str | None, retried: bool
+    def known(
+        self,
+        key: Key,
+        claim: Claim,
+        prints: Fingerprints,
+        body: Hash,
+        continues: str | None = None,
+        retried: bool = False,
     ) -> Session | None:
+        """The request's session, if there is one."""
         if claim.session_id is not None:
             return self.by_id(key, claim.session_id)
         if continues is not None:
