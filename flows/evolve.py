@@ -47,6 +47,10 @@ class NotLooked(Exception):
         self.state = state
 
 
+class GateFailed(Exception):
+    """The snapshot did not pass the data gate; nothing was decided."""
+
+
 @flow(name="evolve", flow_run_name="evolve {agent}", log_prints=True)
 def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = None, alert: str = "") -> Any:
     """Improve one agent, if that can be shown to be an improvement.
@@ -59,6 +63,8 @@ def evolve(agent: str, reason: str = "asked", evidence: dict[str, Any] | None = 
             if alert and taken is None:
                 return Completed(name="Already answered", message=f"another run has taken alert {alert}")
             return _evolve(settings(), agent, reason if taken is None else taken.reason)
+    except GateFailed as failed:
+        return Failed(name="Quality gate failed", message=str(failed))
     except NotLooked as waits:
         return Completed(name=waits.state, message=f"{waits}; an alert that it took is open again")
 
@@ -97,7 +103,7 @@ def _evolve(config: Settings, agent: str, reason: str) -> Any:
     policies.retire(config, connection)
     if found.state == "Quality gate failed":
         audit.append(connection, "evolve", "data_gate.failed", agent, {**found.record, "why": found.message})
-        return Failed(name=found.state, message=found.message)
+        raise GateFailed(found.message)
     if found.state != "Accepted":
         decided = f"decision {found.decision_id}: " if found.decision_id else ""
         return Completed(name=found.state, message=decided + found.message)

@@ -29,18 +29,23 @@ def kind(recipe: Mapping[str, Any]) -> Kind:
 
 
 def options(config: Settings, agent: str, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the job.
+    """Fields of the job that carries a recipe out."""
+    told = {"algorithm": recipe["algorithm"], "learning_rate": recipe["learning_rate"]}
+    return told | start(config, agent, recipe["algorithm"])
+
+
+def start(config: Settings, agent: str, name: str) -> dict[str, Any]:
+    """Fields of a job that say where the algorithm begins.
 
     What imitates begins anew, from everything that is known to be right. What moves the policy by its own answers goes
     on from the champion's weights, and compares only with what exactly these gave.
     """
-    told: dict[str, Any] = {"algorithm": recipe["algorithm"], "learning_rate": recipe["learning_rate"]}
-    how = algorithm(recipe["algorithm"])
-    if how.imitates:
-        return told
+    how, told = algorithm(name), dict[str, Any]()
     connection = control.connect(config.control_db)
-    champion = pointers.versions(connection, agent)[pointers.read_route(connection, agent).champion]
-    policy = champion.manifest.policy
+    route = pointers.all_routes(connection).get(agent)
+    if how.imitates or route is None:
+        return told
+    policy = pointers.versions(connection, agent)[route.champion].manifest.policy
     if policy.path is not None:
         told["initial_adapter"] = str((config.var / policy.path).resolve())
     if how.learns_from() == "groups":

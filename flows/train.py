@@ -113,7 +113,8 @@ def _usable(config: Settings, chosen: TrainingSet, name: str) -> dict[str, Any]:
 def _trained(
     config: Settings, agent: str, name: str, chosen: TrainingSet, options: dict[str, Any], say: Say
 ) -> tuple[Trained, str]:
-    told = {"algorithm": name, "training_set": chosen.id, "rows": chosen.train, **options}
+    job = {"algorithm": name, **recipes.start(config, agent, name), **options}
+    told = {"training_set": chosen.id, "rows": chosen.train, **job}
     run = tracking.start_run(config, agent, f"train {name}", told)
     tracking.log_folder(config, run, Path(chosen.path), "training-set")
     tracking.log_folder(config, run, Path(chosen.path).parent / "dvc.lock", "training-set")
@@ -125,7 +126,7 @@ def _trained(
 
     trained = None
     try:
-        trained = training.train(config, agent, chosen, on_metrics, {"algorithm": name, **options})
+        trained = training.train(config, agent, chosen, on_metrics, job)
     finally:
         tracking.finish_run(config, run, ok=trained is not None)
     client.remember_probe(config, trained.digest, trained.result.get("probe"))

@@ -10,7 +10,7 @@ import pytest
 
 from evoplane.cli import loop
 from evoplane.settings import Settings
-from flows import evolve, locks, monitor, serve
+from flows import evolution, evolve, locks, monitor, serve
 from registry import alerts, audit, control, pointers, prefect_runs, tenants
 from registry.alerts import Cause
 from registry.manifest import AgentVersion, Manifest, Policy
@@ -61,6 +61,19 @@ def test_an_alert_met_by_a_dry_run_is_open_again_and_one_that_failed_is_not(
     with pytest.raises(RuntimeError), evolve.answering(config, "support", alert.id, "run 2"):
         raise RuntimeError("no")
     assert alerts.get(connection, alert.id).ended == "failed"
+
+
+def test_an_alert_whose_data_did_not_pass_the_gate_is_not_answered_as_if_something_had_been_decided(
+    config: Settings, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = evolution.Evolved("Quality gate failed", "3 of 9 expectations failed")
+    monkeypatch.setattr(evolve.evolution, "run", lambda *_: failed)
+    alert = raised(connection)
+    with pytest.raises(evolve.GateFailed, match="3 of 9"):  # noqa: SIM117 - the block is the run
+        with evolve.answering(config, "support", alert.id, "run 1"):
+            evolve._evolve(config, "support", "success fell")
+    assert alerts.get(connection, alert.id).ended == "failed"
+    assert audit.entries(connection, "support")[-1].action == "data_gate.failed"
 
 
 def test_an_alert_met_by_an_open_delivery_waits_and_is_announced_again_after_it(

@@ -106,3 +106,5 @@ def test_what_moves_the_policy_by_its_own_answers_goes_on_from_the_champions_wei
     start = str((config.var / "policies/1").resolve())
     assert told("dpo") == {"algorithm": "dpo", "learning_rate": 1e-4, "initial_adapter": start}
     assert (told("grpo")["policy_version"], told("grpo")["max_staleness"]) == (1, 0)
+    tenants.create_agent(connection, "new", config.model.name, None, ())
+    assert recipes.start(config, "new", "grpo") == {}, "nothing serves yet: from the base model"

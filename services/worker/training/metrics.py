@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from services.worker.files import write_atomically
+from evoplane.files import write_durably
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class MetricsLog:
         self._steps = {step: m for step, m in self._steps.items() if step < metrics.step}
         self._steps[metrics.step] = metrics
         lines = [_encode(m) + b"\n" for m in self._steps.values()]
-        write_atomically(self._file, b"".join(lines))
+        write_durably(self._file, b"".join(lines))
         left = metrics.seconds / metrics.step * (metrics.steps - metrics.step)
         print(
             f"step {metrics.step}/{metrics.steps}  loss {metrics.loss:.4f}  "

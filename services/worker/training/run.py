@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from services.worker.files import write_atomically
+from evoplane.files import write_durably
 from services.worker.training.algorithms import Algorithm, algorithm
 from services.worker.training.examples import Example, read_examples
 from services.worker.training.job import Job, JobError, read_job
@@ -83,7 +83,7 @@ def run(job: Job) -> dict[str, Any]:
     }
     if trained.accelerator.is_main_process:
         result["train_loss"] = metrics.loss_of_last_epoch()
-        write_atomically(result_file, msgspec.json.encode(result))
+        write_durably(result_file, msgspec.json.encode(result))
         for leftover in [*job.output.glob("checkpoint*"), *job.output.glob("scores.*")]:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     trained.accelerator.wait_for_everyone()
