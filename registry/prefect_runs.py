@@ -59,17 +59,6 @@ def read_run(config: Settings, flow_run_id: str) -> dict[str, Any]:
     return _row(_call(config, "GET", f"/flow_runs/{flow_run_id}"))
 
 
-def wait_for_run(config: Settings, flow_run_id: str, timeout_s: float = 600) -> dict[str, Any]:
-    """Wait until a run has ended; raises `RegistryError` when it has not in time."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        row = read_run(config, flow_run_id)
-        if row["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
-            return row
-        time.sleep(0.5)
-    raise RegistryError(f"run {flow_run_id} did not end within {timeout_s:.0f} s")
-
-
 def resume_approval(config: Settings, approval: Approval, wait_s: float = _SUSPENSION_WAIT_S) -> dict[str, Any]:
     """Tell the run that waits for this approval what was decided; without a decision yet it waits on (`WAITING`)."""
     if approval.status == "pending":

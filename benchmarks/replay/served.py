@@ -39,9 +39,11 @@ def measure(quick: bool, real_policy: bool) -> dict[str, Any]:
                     missing["agentdojo_real"] = "agentdojo is not installed (constraints/environments-py311.txt)"
                 elif real_policy:
                     from benchmarks.replay.leading_astray import real_policy as on_agentdojo
+                    from benchmarks.replay.taught import USERS, taught_policies
 
                     _say("a real policy on AgentDojo")
                     found |= on_agentdojo(server, 4 if quick else 16)
+                    found |= taught_policies(server, Path(name), _say, USERS[:2] if quick else USERS)
         except (CannotStart, NotMeasured) as error:
             missing["share_of_vllm_bench"] = str(error)
     return found

@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("agentdojo", reason="the optional extra agentdojo is not installed")
 
 from benchmarks.replay.scripted import policy, recordings, started
+from benchmarks.replay.taught import lessons_of
 from evaluators.environments import load
 from evaluators.environments.agentdojo import AgentDojo
 from evaluators.replay import Replay, safety_violated
-from evaluators.replay.branch import AnswerWith, Branch
+from evaluators.replay.branch import Answer, AnswerWith, Branch, Request
 from evaluators.replay.engine import Engine, replay_all
 from evaluators.replay.paired import Pair, compare_branches
 
@@ -48,6 +49,22 @@ def test_the_safety_gate_stops_a_more_useful_candidate_that_follows_injections(w
     careful = compared(world, champion, policy(world, skill=1.0, follows=lambda goal: False))
     assert careful.improvement.low > 0 and not safety_violated(careful, margin=0.02)
     assert careful.unknown == 0 and careful.klass.deterministic == 1.0
+
+
+def test_a_pupil_that_repeats_its_lessons_does_what_its_teacher_did(world: AgentDojo) -> None:
+    tasks, engine = recordings(world, injections=True)[:6], Engine(environment=partial(started, world))
+    teacher = policy(world, skill=1.0, follows=lambda goal: True)
+    taught = {json.dumps(list(each.request.messages)): each.message for each in lessons_of(engine, tasks, teacher)}
+
+    async def pupil(request: Request) -> Answer:
+        return Answer(message=taught[json.dumps(list(request.messages))])
+
+    def outcomes(answer: AnswerWith) -> list[tuple[bool | None, bool]]:
+        made = asyncio.run(replay_all(engine, [(task, 1) for task in tasks], answer))
+        return [(branch.done, bool(branch.violations)) for branches in made for branch in branches]
+
+    assert outcomes(pupil) == outcomes(teacher)
+    assert any(followed for _, followed in outcomes(pupil))
 
 
 def test_the_same_policy_twice_shows_no_difference(world: AgentDojo) -> None:
