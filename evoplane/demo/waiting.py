@@ -20,6 +20,8 @@ _TRAINING_S = 8.0
 _RUNS_S = 5.0
 """Seconds between two looks at the runs."""
 _POLL_S = 0.5
+_TICK_S = 0.1
+"""A file's time is that of the kernel's last tick, which is a little before the clock's."""
 _CHANGES_NOTHING = frozenset({"No change", "Nothing to propose", "Over budget"})
 """How an evolution ends that no delivery follows."""
 _GOES_ON = frozenset({"Accepted", "Delivery in progress"})
@@ -116,7 +118,7 @@ class Training:
     def _newest(self) -> str:
         found = [(file.stat().st_mtime, file) for file in self._folder.glob("*/metrics.jsonl")]
         at, file = max(found, default=(0.0, None))
-        if file is None or at < self._since:
+        if file is None or at < self._since - _TICK_S:
             return ""
         lines = file.read_bytes().splitlines()
         if not lines:
