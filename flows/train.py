@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from services.worker.policies import PolicyError
 from services.worker.training.algorithms import Source, algorithm, names
 from services.worker.training.examples import read_examples
 from services.worker.training.job import JobError
+from services.worker.training.staleness import drop_stale
 
 KINDS: dict[Source, Kind] = {**recipes.KINDS, "pairs": "preferences"}
 """What kind of set is made of what an algorithm learns from. Pairs are attempts at one task that the declared rule
@@ -73,7 +74,8 @@ def train(
     for members in sets:
         chosen = training.make_training_set(config, agent, kind, members)
         entry = {"tenants": members, "training_set": chosen.id, "path": chosen.path, "train": chosen.train,
-                 "heldout": chosen.heldout, "dropped": chosen.dropped, **_usable(config, chosen, name)}  # fmt: skip
+                 "heldout": chosen.heldout, "dropped": chosen.dropped,
+                 **_usable(config, agent, chosen, name, options)}  # fmt: skip
         say(f"training set {chosen.id} of {', '.join(members)}: {chosen.train} rows, {entry['usable']} usable")
         if not dry_run:
             trained, run = _trained(config, agent, name, chosen, options, say)
@@ -101,13 +103,15 @@ def kind_of(name: str) -> Kind:
     return KINDS[source]
 
 
-def _usable(config: Settings, chosen: TrainingSet, name: str) -> dict[str, Any]:
+def _usable(config: Settings, agent: str, chosen: TrainingSet, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """How many rows the algorithm can learn from, and why not from the others."""
     vocabulary = int(json.loads((config.model_dir / "config.json").read_text())["vocab_size"])
     file = Path(chosen.path) / "train.jsonl"
     examples, dropped = read_examples(file, max_length=config.worker.max_model_len, vocab_size=vocabulary)
+    job = {**recipes.start(config, agent, name), **options}
+    examples, stale, _ = drop_stale(examples, job.get("policy_version"), job.get("max_staleness"))
     kept, lacking = algorithm(name, {}).select(examples)
-    return {"usable": len(kept), "unusable": {**dropped, **lacking}}
+    return {"usable": len(kept), "unusable": {**dropped, **stale, **lacking}}
 
 
 def _trained(

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from dashboards import steps
 from dashboards.steps import Passage
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Also what turns the direction of writing round, and halves of characters: no terminal gets these."""
 _BEYOND_THE_STEP = " " * 6
 _SHOWN = frozenset({"took", "tokens", "finish", "because of"})
 """Of a step's facts."""
@@ -41,7 +42,7 @@ def lines(records: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 def _header(record: Mapping[str, Any]) -> Iterator[Line]:
     session = f"  session {record['session_id']}" if record.get("session_id") else ""
     who = f"agent {record['agent']['name']}  tenant {record['gov']['tenant']}"
-    yield Line(_plain(f"{record['trajectory_id']}  {who}{session}  opened {_clock(record['time'])}"), "bold")
+    yield Line(_one_line(f"{record['trajectory_id']}  {who}{session}  opened {_clock(record['time'])}"), "bold")
 
 
 def _step(record: dict[str, Any]) -> Iterator[Line]:
@@ -50,7 +51,7 @@ def _step(record: dict[str, Any]) -> Iterator[Line]:
     small = [f"{name} {text}" for name, text in step.facts if name in _SHOWN]
     named = f"{step.kind} {step.title.partition(' · ')[2]}".strip()
     told = "  ".join(filter(None, [named, step.actor or _ACTORS.get(step.kind), step.status, version, *small]))
-    yield Line(_plain(f"{record['seq']:>4}  {told}  {_clock(step.time)}  {step.id}"), "cyan")
+    yield Line(_one_line(f"{record['seq']:>4}  {told}  {_clock(step.time)}  {step.id}"), "cyan")
     for passage in (*step.sent, *step.got, *step.out):
         yield _passage(passage)
 
@@ -69,7 +70,7 @@ def _signal(record: dict[str, Any], numbers: Mapping[str, int]) -> Iterator[Line
     sure = f", confidence {signal.confidence}" if signal.confidence else ""
     kind = f"{signal.kind} " if signal.kind != signal.name else ""
     told = f"{kind}{signal.name}{value}  {where}, by {signal.source}{sure}  {_clock(signal.time)}"
-    yield Line(_plain(f"      {told}"), "yellow")
+    yield Line(_one_line(f"      {told}"), "yellow")
     if signal.text:
         yield Line(_BEYOND_THE_STEP + _indented(signal.text))
 
@@ -82,5 +83,14 @@ def _indented(text: str) -> str:
     return _plain(text).replace("\n", f"\n{_BEYOND_THE_STEP}  ")
 
 
+def _one_line(text: str) -> str:
+    """What a name holds must not look like a step of its own."""
+    return _plain(text).replace("\n", "\\x0a")
+
+
 def _plain(text: str) -> str:
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda found: _escaped(ord(found[0])), text)
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -109,7 +109,7 @@ class Gateway:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        self.budgets.save(self._counted)
+        self._save_budgets()
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
         await self.harvester.close()
@@ -160,6 +160,7 @@ class Gateway:
         tenant = exchange.session.key.tenant
         policy = self.control.picture.policies.get(tenant, tenant_policy.DEFAULT)
         self.known.note(tenant, exchange.kept(ending))
+        exchange.failed = ending.status != "ok"
         if exchange.large:
             await self._durable(await self._submit_apart(exchange, ending), exchange)
             return partial(self._go_on, exchange, ending)
@@ -276,13 +277,15 @@ class Gateway:
         if stored.cancelled():
             return  # the gateway was not given the time to end: the next start reads what became of it
         error = stored.exception()
-        if error is None:
-            self._go_on(exchange, ending)
-        else:
-            if isinstance(error, InvalidDraft):
-                self._taken_away(exchange)
-            _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
-        self.unconfirmed.end(exchange)
+        try:
+            if error is None:
+                self._go_on(exchange, ending)
+            else:
+                if isinstance(error, InvalidDraft):
+                    self._taken_away(exchange)
+                _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
+        finally:
+            self.unconfirmed.end(exchange)
 
     async def _record_soon(self) -> None:
         """Record what was answered within a moment: no answer waits for its own drafts, and a client that asks again
@@ -314,13 +317,20 @@ class Gateway:
         while True:
             await asyncio.sleep(min(_SWEEP_S, idle_s))
             self.sessions.forget_idle(idle_s)
-            self.budgets.save(self._counted)
+            self._save_budgets()
             await self._retain()
             tenants = list(self.control.picture.tenants)
             closed = await self.store.close_idle(tenants, clock.from_epoch(time.time() - idle_s))
             for tenant, ids in closed.items():
                 self.sessions.close(tenant, ids)
                 self.harvester.closed(tenant, ids, "idle")
+
+    def _save_budgets(self) -> None:
+        """A full disk must not end what else the gateway does: the next look, or the next stop, tries again."""
+        try:
+            self.budgets.save(self._counted)
+        except OSError as error:
+            _log.warning("today's use is not written down: %s", error)
 
     async def _retain(self) -> None:
         """Once an hour: erase what is past its tenant's retention."""

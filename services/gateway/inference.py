@@ -30,6 +30,7 @@ from services.gateway.upstream import Upstream, forwarded, passed_on
 from services.proxy.capture import LARGE_BYTES, Exchange
 from services.proxy.clients import CONTROL, MAX_ID_LENGTH, Claim, Line, claim
 from services.proxy.completion import Completion
+from services.proxy.conversation import NOTHING_SAID
 from services.proxy.dialects import CHAT, Dialect
 from services.proxy.dialects.base import WrongRequest
 from services.proxy.ending import Ending
@@ -90,12 +91,21 @@ async def _confirmed_before(
     gateway: Gateway, request: Request, key: Key, exchange: Exchange, parsed: dict[str, Any]
 ) -> None:
     """What the request goes on from is in the log, or it goes on from nothing that was just answered."""
-    said = claimed(request, parsed)
-    session = gateway.sessions.known(key, said, exchange.prints, exchange.body, exchange.dialect.continues(parsed))
-    if session is not None:
-        await gateway.unconfirmed.wait(key, session)
-    elif said.session_id is None and any(message["role"] == "assistant" for message in exchange.conversation):
-        await gateway.unconfirmed.wait(key)
+    said, sessions = claimed(request, parsed), gateway.sessions
+    above = sessions.by_id(key, said.parent_session_id) if said.parent_session_id else None
+    own = sessions.known(key, said, exchange.prints, exchange.body, exchange.dialect.continues(parsed))
+    asked = {NOTHING_SAID, *exchange.prints.meanings[:-1]}
+
+    def matters(other: Exchange) -> bool:
+        """Is it of the session or the one above, what this conversation has gone on from, or the same that failed?"""
+        if other.session is own or other.session is above:
+            return True
+        if said.session_id is not None or other.session.key.id != key.id:
+            return False
+        meanings = other.prints.meanings
+        return (meanings[-1] if meanings else NOTHING_SAID) in asked or (other.failed and other.body == exchange.body)
+
+    await gateway.unconfirmed.wait(key, matters)
 
 
 async def _begun(gateway: Gateway, key: Key, dialect: Dialect, parsed: Any, size: int) -> Exchange:

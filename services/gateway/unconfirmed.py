@@ -8,43 +8,49 @@ request waits here, for milliseconds, or its turns would not belong together.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from registry.tenants import Key
 from services.proxy.capture import Exchange
-from services.proxy.sessions import Session
+
+_Owner = tuple[str, str, str]
 
 
 class Unconfirmed:
-    """For one event loop."""
+    """For one event loop. A session is its agent's, whichever of its keys speaks."""
 
     PATIENCE_S = 1.0
     """A store that takes longer has other trouble; the request goes on as if nothing had been said before."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str, dict[Exchange, asyncio.Future[None]]] = {}
+        self._by_owner: dict[_Owner, dict[Exchange, asyncio.Future[None]]] = {}
 
     def note(self, exchange: Exchange) -> None:
         """It is answered, and will be stored."""
-        waiting = self._by_key.setdefault(exchange.session.key.id, {})
+        waiting = self._by_owner.setdefault(_owner(exchange.session.key), {})
         if exchange not in waiting:
             waiting[exchange] = asyncio.get_running_loop().create_future()
 
     def end(self, exchange: Exchange) -> None:
         """It is stored, or lost."""
-        id = exchange.session.key.id
-        waiting = self._by_key.get(id, {})
+        owner = _owner(exchange.session.key)
+        waiting = self._by_owner.get(owner, {})
         ended = waiting.pop(exchange, None)
         if not waiting:
-            self._by_key.pop(id, None)
+            self._by_owner.pop(owner, None)
         if ended is not None and not ended.done():
             ended.set_result(None)
 
     def any(self, key: Key) -> bool:
-        return key.id in self._by_key
+        """Of the key's agent and purpose."""
+        return _owner(key) in self._by_owner
 
-    async def wait(self, key: Key, session: Session | None = None) -> None:
-        """Until everything answered so far to the key (or in one of its sessions) is stored or lost."""
-        waiting = self._by_key.get(key.id, {})
-        ends = [end for exchange, end in waiting.items() if session is None or exchange.session is session]
+    async def wait(self, key: Key, matters: Callable[[Exchange], bool] = lambda _: True) -> None:
+        """Until what was answered so far to the key's agent, as far as it matters, is stored or lost."""
+        ends = [end for exchange, end in self._by_owner.get(_owner(key), {}).items() if matters(exchange)]
         if ends:
             await asyncio.wait(ends, timeout=self.PATIENCE_S)
+
+
+def _owner(key: Key) -> _Owner:
+    return key.tenant, key.agent, key.purpose

@@ -67,6 +67,8 @@ class Exchange:
     translation: dict[str, Any] | None = None
     """From which dialect to which the request was translated, and what was lost on the way."""
 
+    failed = False
+    """Was it answered with an error, or not to its end?"""
     large = False
     """Is it so large that what is done with it must not be done on the event loop?"""
 

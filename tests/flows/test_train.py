@@ -85,6 +85,17 @@ def test_grpo_learns_from_one_tenants_groups_and_says_how_many_rows_it_can_use(c
     assert {p["tenant"] for p in report["eligibility"]} == {"lumen"}
 
 
+def test_rows_that_another_policy_gave_are_not_counted_as_usable(config: Settings) -> None:
+    connection = control.connect(config.control_db)
+    manifest = Manifest(policy=Policy(base=config.model.name, served_name="v2"))
+    pointers.put_version(connection, AgentVersion(agent="support", version="2", digest="e", manifest=manifest))
+    pointers.set_champion(connection, "support", "2", "better", "test")
+    (one,) = dry(config, "grpo", tenant="lumen")["sets"]
+    assert (one["usable"], one["unusable"]) == (0, {"stale: more than 0 versions old": 12})
+    (one,) = dry(config, "grpo", tenant="lumen", options={"max_staleness": 1})["sets"]
+    assert one["usable"] == 12
+
+
 def test_tenants_are_brought_together_only_as_they_agreed_and_by_somebody_who_may(config: Settings) -> None:
     with pytest.raises(RegistryError, match="two tenants that agreed"):
         dry(config, "rft", together="federated")

@@ -8,12 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
+from registry import control, tenants
 from services.gateway import core
+from services.gateway.harvester import Harvester
 from services.gateway.unconfirmed import Unconfirmed
 from services.proxy.dialects import RESPONSES
 from services.proxy.drafts import StoreUnavailable
 from services.proxy.store import EventStore
-from tests.gateway.conftest import Running, user
+from tests.gateway.conftest import Running, serve, user
 from tests.gateway.upstream import reply, say
 
 pytestmark = pytest.mark.parametrize("running", [{"capture": "async"}], indirect=True)
@@ -93,3 +95,92 @@ async def test_nobody_waits_for_ever(running: Running, monkeypatch: pytest.Monke
     response = await running.chat([user("hi"), ANSWER, user("more")])
     assert response.status == 200
     await stored(running, response.headers["x-evoplane-event-id"])
+
+
+async def test_of_two_that_began_alike_the_one_whose_answer_is_not_stored_yet_goes_on(running: Running) -> None:
+    begun = [user("hi"), ANSWER, user("more")]
+    for name in ("a", "b"):
+        await running.chat([user("hi")], headers={"x-evoplane-session-id": name})
+    await asyncio.sleep(0.3)
+    before = await running.chat(begun, headers={"x-evoplane-session-id": "b"})
+    after = await running.chat([*begun, ANSWER, user("yet more")])
+    one, two = await stored(running, *(r.headers["x-evoplane-event-id"] for r in (before, after)))
+    assert one["trajectory_id"] == two["trajectory_id"]
+
+
+async def test_a_sub_agent_that_begins_before_its_callers_call_is_stored_is_told_to_be_one(running: Running) -> None:
+    headers = {"x-claude-code-session-id": "s"}
+    above = await running.chat([user("hi")], headers=headers)
+    first = await running.chat([user("do this")], headers={**headers, "x-claude-code-agent-id": "a"})
+    one, two = await stored(running, *(r.headers["x-evoplane-event-id"] for r in (above, first)))
+    (header, *_) = running.reader.records("northwind", two["trajectory_id"])
+    assert header["parent"] == {"trajectory_id": one["trajectory_id"], "event_id": one["id"], "rel": "subagent"}
+
+
+async def test_a_session_goes_on_under_another_key_of_its_agent(running: Running) -> None:
+    with control.transaction(running.connection):
+        running.secrets["rotated"] = tenants.create_key(running.connection, "northwind", "support")[1]
+    await running.wait_for_keys()
+    headers, said, ids = {"x-evoplane-session-id": "s"}, [user("hi")], []
+    for key in ("northwind", "rotated", "rotated"):
+        response = await running.chat(said, key=key, headers=headers)
+        ids.append(response.headers["x-evoplane-event-id"])
+        said += [ANSWER, user("more")]
+    calls = await stored(running, *ids)
+    assert [call["o"]["messages"]["prefix"] for call in calls[1:]] == ids[:-1]
+
+
+async def test_an_attempt_that_failed_a_moment_ago_is_known_to_be_tried_again(running: Running) -> None:
+    running.upstream.scripts.append(reply(500, b'{"error": {"message": "no"}}'))
+    responses = [await running.chat([user("hi")]) for _ in range(2)]
+    one, two = await stored(running, *(r.headers["x-evoplane-event-id"] for r in responses))
+    assert one["trajectory_id"] == two["trajectory_id"]
+    assert {"id": one["id"], "rel": "retry_of"} in two["causes"]
+
+
+async def test_a_conversation_with_examples_waits_for_no_strangers(running: Running) -> None:
+    await running.chat([user("hi")])
+    began = asyncio.get_running_loop().time()
+    await running.chat([user("2+2?"), ANSWER, user("3+3?")])
+    assert asyncio.get_running_loop().time() - began < 0.1
+
+
+async def test_what_goes_wrong_behind_the_log_leaves_nobody_waiting(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(self: Harvester, tenant: str, events: Any) -> None:
+        raise RuntimeError("harvesting")
+
+    monkeypatch.setattr(Harvester, "offer", wrong)
+    await running.chat([user("hi")])
+    await asyncio.sleep(0.3)
+    began = asyncio.get_running_loop().time()
+    await running.chat([user("hi"), ANSWER, user("more")])
+    assert asyncio.get_running_loop().time() - began < 0.5
+
+
+async def test_a_count_that_cannot_be_written_takes_nothing_along_when_the_gateway_stops(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = running.settings.var / f"budgets-{running.settings.gateway.port}.json.new"
+    response = await running.chat([user("hi")])
+    blocked.mkdir()
+    await running.stop()
+    assert running.reader.record("northwind", response.headers["x-evoplane-event-id"]) is not None
+    assert "shutdown failed" not in caplog.text
+
+
+async def test_a_count_that_cannot_be_written_does_not_keep_trajectories_open(
+    running: Running,
+) -> None:
+    (running.settings.var / f"budgets-{running.settings.gateway.port}.json.new").mkdir()
+    await running.stop()
+    often = running.settings.gateway.model_copy(update={"session_idle_s": 0.1})
+    settings = running.settings.model_copy(update={"gateway": often})
+    url, *running.server = await serve(settings)
+    running.url = url
+    response = await running.chat([user("hi")])
+    (call,) = await stored(running, response.headers["x-evoplane-event-id"])
+    async with asyncio.timeout(3):
+        while (row := running.reader.trajectory("northwind", call["trajectory_id"])) is None or not row.closed:
+            await asyncio.sleep(0.05)

@@ -109,3 +109,16 @@ async def test_a_trajectory_is_shown_as_a_person_reads_it() -> None:
     assert "None" not in shown and "'" not in shown, "no Python reprs"
     whole = json.loads(CliRunner().invoke(app, ["trajectories", "show", "t1", "--json"]).output)
     assert len(whole[3]["o"]["messages"]) == 3, "the records themselves have it"
+
+
+async def test_what_an_agent_named_cannot_look_like_another_step() -> None:
+    forged = "track\n   9  outcome  user  ok \u202eko"
+    done = replace(event("e1", kind="tool_call"), o=Observation(), a=Action(name=forged, arguments={}))
+    opened = EventStore(settings().store_dir)
+    await opened.start()
+    await opened.append("a", [CONTEXT, header("t1"), done])
+    await opened.close()
+    shown = CliRunner().invoke(app, ["trajectories", "show", "t1"]).output
+    assert not any(line.startswith("   9  outcome") for line in shown.splitlines()), shown
+    assert "track\\x0a   9  outcome" in shown
+    assert "\u202e" not in shown, "no terminal turns the writing round"
