@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -188,6 +188,12 @@ class Gateway:
         self.unconfirmed.note(exchange)
         self.background.add(stored)
         stored.add_done_callback(partial(self._confirmed, exchange, ending))
+
+    async def confirmed(self, key: Key, session_ids: Collection[str] | None = None) -> None:
+        """Until what was answered so far to the key's agent, or in these sessions of it, is in the log or lost."""
+        if self.unconfirmed.any(key):
+            among = None if session_ids is None else [self.sessions.by_id(key, id) for id in session_ids]
+            await self.unconfirmed.wait(key, lambda exchange: among is None or exchange.session in among)
 
     def reserve(self, key: Key, request: Any, size: int) -> Reservation:
         """Set aside what a request of `size` bytes may use; raises 429 when its tenant or key is over a budget."""

@@ -44,6 +44,7 @@ async def end_session(gateway: Gateway, request: Request, send: Send, session_id
     key = gateway.authenticate(request, "feedback")
     gateway.require_recording(key.tenant)
     session = gateway.sessions.by_id(key, session_id)
+    await gateway.confirmed(key, [session_id])
     if session is None:
         raise ApiError(404, f"No open session {session_id!r}.", param="session_id", code="session_not_found")
     if session.closed:
@@ -59,6 +60,8 @@ async def store_all(gateway: Gateway, key: Key, reported: list[Reported]) -> lis
 
     Raises before anything is stored when one of them names a trajectory that is not open, or no session.
     """
+    named = [item.session_id for item in reported if item.session_id is not None]
+    await gateway.confirmed(key, named if len(named) == len(reported) else None)
     answers = await known(gateway, key, reported)
     new = [item for item in reported if not item.id or report_id(key, item) not in answers]
     for item in new:

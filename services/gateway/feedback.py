@@ -69,6 +69,7 @@ async def feedback(gateway: Gateway, request: Request, send: Send) -> None:
     if not 0 < len(items) <= _AT_MOST:
         raise errors.malformed(f"Send between 1 and {_AT_MOST} signals at once.")
     signals = [_signal(key, _read(item, index)) for index, item in enumerate(items)]
+    await gateway.confirmed(key)
     try:
         stored = await gateway.append(key.tenant, signals)
     except StoreUnavailable as error:

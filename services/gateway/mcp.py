@@ -206,6 +206,7 @@ class _Exchange:
         reported.session_hint = (
             f"mcp-{self._server.name}-{self._key.id}" if self._conversation is None else self._conversation.session_id
         )
+        await self._gateway.confirmed(self._key, None if self._session_id is None else [self._session_id])
         session = session_of(self._gateway, self._key, reported)
         (told,) = await store_reports(self._gateway, session, [reported])
         if self._conversation is not None:

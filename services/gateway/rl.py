@@ -114,6 +114,7 @@ async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
     key, session_id = _speaker(gateway, request)
     gateway.require_recording(key.tenant)
     asked = await _read(gateway, request, SetReward)
+    await gateway.confirmed(key, [session_id])
     calls, rewards = await asyncio.to_thread(_recorded, gateway, key, session_id)
     if not calls:
         raise errors.malformed("No interactions in session")
@@ -136,6 +137,7 @@ async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
 async def _end_session(gateway: Gateway, request: Request, send: Send) -> None:
     key, session_id = _speaker(gateway, request)
     gateway.require_recording(key.tenant)
+    await gateway.confirmed(key, [session_id])
     calls, _ = await asyncio.to_thread(_recorded, gateway, key, session_id)
     session = gateway.sessions.by_id(key, session_id)
     if session is not None and session.opened and not session.closed:

@@ -16,7 +16,8 @@ from services.proxy.dialects import RESPONSES
 from services.proxy.drafts import StoreUnavailable
 from services.proxy.store import EventStore
 from tests.gateway.conftest import Running, serve, user
-from tests.gateway.upstream import reply, say
+from tests.gateway.test_rl import chat, numbered, post, rewards, start
+from tests.gateway.upstream import call, reply, say
 
 pytestmark = pytest.mark.parametrize("running", [{"capture": "async"}], indirect=True)
 
@@ -184,3 +185,51 @@ async def test_a_count_that_cannot_be_written_does_not_keep_trajectories_open(
     async with asyncio.timeout(3):
         while (row := running.reader.trajectory("northwind", call["trajectory_id"])) is None or not row.closed:
             await asyncio.sleep(0.05)
+
+
+async def test_a_session_that_is_ended_at_once_has_its_last_answer_before_its_end(running: Running) -> None:
+    response = await running.chat([user("hi")], headers={"x-evoplane-session-id": "s"})
+    ended = await running.post("/v1/sessions/s/end", {})
+    assert ended.status == 200
+    (call,) = await stored(running, response.headers["x-evoplane-event-id"])
+    records = running.reader.records("northwind", call["trajectory_id"])
+    assert [record.get("kind") for record in records] == [None, "user_message", "llm_call", "outcome"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_tool_call_that_is_reported_at_once_is_the_one_that_was_asked_for(
+    running: Running, named: bool
+) -> None:
+    running.upstream.default = call(("call_123456789", "track", '{"id": 1}'))
+    response = await running.chat([user("hi")], headers={"x-evoplane-session-id": "s"})
+    told = {"kind": "tool_call", "name": "track", "arguments": {"id": 1}, "call_id": "call_123456789", "result": "x"}
+    place = {"session_id": "s"} if named else {"session_hint": "elsewhere"}
+    reported = await running.report({**told, **place})
+    assert reported.status == 202, await reported.text()
+    (asked,) = await stored(running, response.headers["x-evoplane-event-id"])
+    (event,) = await stored(running, (await reported.json())["id"])
+    assert event["trajectory_id"] == asked["trajectory_id"]
+    assert asked["id"] in [cause["id"] for cause in event["causes"]]
+
+
+async def test_a_reward_that_is_given_at_once_is_the_last_answers(running: Running) -> None:
+    running.upstream.default = numbered()
+    session = await start(running)
+    first, second = await chat(running, session["api_key"], "hi", "more")
+    assert first["id"] != second["id"]
+    assert (await post(running, "/rl/set_reward", {"reward": 1.0}, session["api_key"]))[0] == 200
+    status, told = await post(running, "/rl/end_session", {}, session["api_key"])
+    assert (status, told["interaction_count"]) == (200, 2)
+    (given,) = rewards(running)
+    about = running.reader.record("northwind", given["targets"][0]["event_id"])
+    assert about is not None and about["ext"]["response"]["id"] == second["id"]
+
+
+async def test_a_verdict_that_comes_at_once_finds_the_whole_trajectory(running: Running) -> None:
+    headers = {"x-evoplane-session-id": "s"}
+    await running.chat([user("hi")], headers=headers)
+    response = await running.chat([user("hi"), ANSWER, user("more")], headers=headers)
+    assert (await running.feedback({"name": "resolved", "value": 1, "session_id": "s"})).status == 202
+    (last,) = await stored(running, response.headers["x-evoplane-event-id"])
+    kinds = [record.get("kind") for record in running.reader.records("northwind", last["trajectory_id"])]
+    assert kinds == [None, "user_message", "llm_call", "user_message", "llm_call", "reward"]
