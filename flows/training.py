@@ -199,9 +199,11 @@ def run_job(
     command = [sys.executable, "-m", "services.worker.training.run", "--job", str(work / "job.json")]
     log = work / "training.log"
     log.unlink(missing_ok=True)
+    metrics = work / "metrics.jsonl"
+    before = _stamp(metrics)
     trainer = process.start(command, env=os.environ, log=log)
     try:
-        _follow(trainer, work / "metrics.jsonl", on_metrics)
+        _follow(trainer, metrics, before, on_metrics)
     finally:
         process.stop(trainer)
     if trainer.returncode != 0 or not (work / "result.json").exists():
@@ -215,10 +217,22 @@ def run_job(
     return Trained(result["digest"], str(target.resolve().relative_to(config.var.resolve())), result)
 
 
-def _follow(trainer: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[dict[str, Any]], None]) -> None:
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """What a file's replacement changes."""
+    stat = file.stat() if file.exists() else None
+    return None if stat is None else (stat.st_ino, stat.st_mtime_ns)
+
+
+def _follow(
+    trainer: subprocess.Popen[bytes],
+    file: Path,
+    before: tuple[int, int] | None,
+    on_metrics: Callable[[dict[str, Any]], None],
+) -> None:
     """Hand over each step's metrics once, until the process has ended and all are read.
 
-    The file is replaced as a whole after every step; steps repeated after a crash are told once.
+    The file is replaced as a whole after every step; steps repeated after a crash are told once. One that is as it was
+    `before` may be another job's with the same rows: it counts when the trainer found nothing left to do.
     """
     told = 0
     ended = False
@@ -228,6 +242,8 @@ def _follow(trainer: subprocess.Popen[bytes], file: Path, on_metrics: Callable[[
             ended = True
         except subprocess.TimeoutExpired:
             pass
+        if _stamp(file) == before and trainer.returncode != 0:
+            continue
         for line in file.read_bytes().splitlines() if file.exists() else []:
             metrics = json.loads(line)
             if metrics["step"] > told:

@@ -59,7 +59,7 @@ def forward(config: Settings) -> int:
     """
     if not config.otlp.url:
         return 0
-    file = config.var / "traces" / "open.json"
+    file = config.var / "traces" / "_open.json"  # beside files that have agents' names
     state = msgspec.json.decode(file.read_bytes(), type=Open) if file.exists() else Open()
     consumers, reader = open_consumers(config), open_reader(config)
     taken = 0

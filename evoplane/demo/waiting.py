@@ -124,7 +124,8 @@ class Training:
         if not lines:
             return ""
         step = json.loads(lines[-1])
-        return f"training, step {step['step']} of {step['steps']}, loss {step['loss']:.3f}"
+        loss = "not a number" if step["loss"] is None else f"{step['loss']:.3f}"
+        return f"training, step {step['step']} of {step['steps']}, loss {loss}"
 
 
 def _is_over(run: dict[str, Any]) -> bool:

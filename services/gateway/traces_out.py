@@ -31,4 +31,4 @@ def write(var: Path, counts: Counts) -> None:
 
 
 def _file(var: Path) -> Path:
-    return var / "traces" / "counts.json"
+    return var / "traces" / "_counts.json"  # beside files that have agents' names

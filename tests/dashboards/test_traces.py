@@ -17,6 +17,7 @@ from dashboards.traces import mirror
 from dashboards.traces.forward import forward
 from dashboards.traces.otlp import request, traces
 from evoplane.settings import Settings, SettingsError
+from flows import tracing
 from services.gateway import traces_out
 from services.gateway.traces_out import Counts
 from services.proxy.drafts import Close
@@ -179,3 +180,19 @@ def test_one_trajectory_that_cannot_be_told_does_not_keep_back_the_others(
     monkeypatch.setattr("dashboards.traces.forward.traces", without_one)
     assert forward(config) == 3
     assert sorted(told(kind)) == ["tr_acme_1", "tr_other_0", "tr_other_1"]
+
+
+@pytest.mark.parametrize("agent", ["counts", "open"])
+def test_an_agents_name_takes_no_file_of_ours(
+    agent: str, collector: tuple[str, type[Collector]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = collector
+    config = with_collector(made(tmp_path, conversations=3), url)
+    traces_out.write(config.var, Counts(3, 1))
+    forward(config)
+    before = {file.name: file.read_bytes() for file in (config.var / "traces").iterdir()}
+    monkeypatch.setattr(tracing.tracking, "experiment", lambda *_: "1")
+    tracing.to_mlflow(config, open_reader(config), agent, [])
+    after = {name: (config.var / "traces" / name).read_bytes() for name in before}
+    assert after == before
+    assert f"{agent}.json" not in before

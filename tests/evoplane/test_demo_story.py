@@ -115,3 +115,9 @@ def test_the_steps_of_a_training_are_told_as_they_come(
 
     waiting.Waiting(config, "support", told.append).until("a candidate", train)
     assert told == [f"waiting for a candidate: training, step {n} of 3, loss {0.9 / n:.3f}" for n in (1, 2, 3)]
+
+
+def test_a_loss_that_is_no_number_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "metrics.jsonl").write_text('{"step": 1, "steps": 3, "loss": null}\n')
+    assert waiting.Training(tmp_path, 0.0).news(0.0) == "training, step 1 of 3, loss not a number"

@@ -248,6 +248,28 @@ def test_a_trainer_is_stopped_when_following_it_fails(config: Settings, trainer:
     assert ends(int(trainer.with_name("pid").read_text()))
 
 
+def test_another_jobs_steps_with_the_same_rows_are_not_told_as_this_ones(
+    config: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = config.var / "training" / "support" / "abc"
+    work.mkdir(parents=True)
+    (work / "metrics.jsonl").write_text('{"step": 1, "loss": 9.0}\n{"step": 2, "loss": 8.0}\n')
+    script = tmp_path / "trainer"
+    script.write_text(f"""#!/bin/sh
+sleep 0.5
+echo '{{"step": 1, "loss": 1.0}}' > {work}/new && mv {work}/new {work}/metrics.jsonl
+sleep 0.3
+exit 2
+""")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(training, "_POLL_S", 0.05)
+    told: list[float] = []
+    with pytest.raises(training.TrainingFailed, match="status 2"):
+        training.train(config, "support", TRAINING, lambda line: told.append(line["loss"]))
+    assert told == [1.0]
+
+
 def test_a_trainer_does_not_outlive_a_killed_flow(config: Settings, trainer: Path):
     program = (
         "import sys; from evoplane.settings import Settings; from flows import training;"
