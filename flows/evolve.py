@@ -83,13 +83,19 @@ def answering(config: Settings, agent: str, alert: str, run: str) -> Iterator[Al
     try:
         yield taken
     except BaseException as error:
-        if taken is not None and isinstance(error, locks.Busy | NotLooked):
-            alerts.give_back(connection, taken.id)
-        elif taken is not None:
-            alerts.end(connection, taken.id, "failed")
+        held = _held(connection, taken, run)
+        if held is not None and isinstance(error, locks.Busy | NotLooked):
+            alerts.give_back(connection, held.id)
+        elif held is not None:
+            alerts.end(connection, held.id, "failed")
         raise
-    if taken is not None:
-        alerts.end(connection, taken.id, "evolved")
+    if (held := _held(connection, taken, run)) is not None:
+        alerts.end(connection, held.id, "evolved")
+
+
+def _held(connection: sqlite3.Connection, alert: Alert | None, run: str) -> Alert | None:
+    """The alert, if it is the run's to end: flows that started meanwhile may have taken it for dead and its alert."""
+    return None if alert is None else alerts.take(connection, alert.id, run)
 
 
 def _evolve(config: Settings, agent: str, reason: str) -> Any:

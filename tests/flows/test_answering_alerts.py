@@ -136,3 +136,22 @@ def test_the_command_and_the_watch_start_one_evolution(
         assert taken is not None and taken.reason == "success fell; new product line"
     loop.evolve("support", "new product line", dry_run=False, json=True)
     assert told[1]["alert"] != alert.id, "asked after it was answered: an alert of its own"
+
+
+def test_a_run_that_was_taken_for_dead_ends_its_alert_all_the_same(
+    config: Settings, connection: sqlite3.Connection
+) -> None:
+    alert = raised(connection)
+    with evolve.answering(config, "support", alert.id, "run 1"):
+        serve.give_back_alerts(config)
+    assert alerts.get(connection, alert.id).ended == "evolved"
+    alert = raised(connection)
+    with pytest.raises(evolve.NotLooked), evolve.answering(config, "support", alert.id, "run 2"):
+        serve.give_back_alerts(config)
+        raise evolve.NotLooked("Over budget", "the budget is 0")
+    assert alerts.get(connection, alert.id).status == "open"
+    with evolve.answering(config, "support", alert.id, "run 3"):
+        serve.give_back_alerts(config)
+        alerts.take(connection, alert.id, "run 4")
+    assert alerts.get(connection, alert.id).taken_by == "run 4", "it ends with the run that has it"
+    assert alerts.get(connection, alert.id).status == "taken"
