@@ -35,5 +35,5 @@ def place(reader: StoreReader, who: Viewer, id: str) -> Place | None:
 
 def in_session(reader: StoreReader, who: Viewer, session_id: str) -> list[TrajectoryRow]:
     """The trajectories of a session that `who` may see."""
-    rows = [row for tenant in sorted(who.tenants) for row in reader.in_session(tenant, session_id)]
-    return [row for row in rows if row.agent in who.agents]
+    places = [(tenant, agent) for tenant in sorted(who.tenants) for agent in sorted(who.agents)]
+    return [row for tenant, agent in places for row in reader.in_session(tenant, agent, session_id)]

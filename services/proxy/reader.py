@@ -91,10 +91,14 @@ class StoreReader:
         row = self._row(tenant, _ROW + " WHERE trajectory_id=:id", id=trajectory_id)
         return TrajectoryRow(tenant, *row) if row else None
 
-    def in_session(self, tenant: str, session_id: str, limit: int = 100) -> list[TrajectoryRow]:
-        """The trajectories of a session, newest first."""
+    def in_session(self, tenant: str, agent: str, session_id: str, limit: int = 100) -> list[TrajectoryRow]:
+        """The trajectories of an agent's session, newest first: another agent may have one of the same name."""
         rows = self._rows(
-            tenant, _ROW + " WHERE session_id=:id ORDER BY opened DESC LIMIT :limit", id=session_id, limit=limit
+            tenant,
+            _ROW + " WHERE session_id=:id AND agent=:agent ORDER BY opened DESC LIMIT :limit",
+            id=session_id,
+            agent=agent,
+            limit=limit,
         )
         return [TrajectoryRow(tenant, *row) for row in rows]
 

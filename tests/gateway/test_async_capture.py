@@ -8,16 +8,18 @@ from typing import Any
 import orjson
 import pytest
 
-from registry import control, tenants
+from registry import control, tenant_policy, tenants
+from registry.tenant_policy import TenantPolicy
 from services.gateway import core
 from services.gateway.harvester import Harvester
 from services.gateway.unconfirmed import Unconfirmed
+from services.proxy.capture import Exchange
 from services.proxy.dialects import RESPONSES
 from services.proxy.drafts import StoreUnavailable
 from services.proxy.store import EventStore
-from tests.gateway.conftest import Running, serve, user
+from tests.gateway.conftest import MODEL, Running, serve, user
 from tests.gateway.test_rl import chat, numbered, post, rewards, start
-from tests.gateway.upstream import call, reply, say
+from tests.gateway.upstream import call, frame, reply, say, stream
 
 pytestmark = pytest.mark.parametrize("running", [{"capture": "async"}], indirect=True)
 
@@ -233,3 +235,40 @@ async def test_a_verdict_that_comes_at_once_finds_the_whole_trajectory(running: 
     (last,) = await stored(running, response.headers["x-evoplane-event-id"])
     kinds = [record.get("kind") for record in running.reader.records("northwind", last["trajectory_id"])]
     assert kinds == [None, "user_message", "llm_call", "user_message", "llm_call", "reward"]
+
+
+async def test_whatever_becomes_of_an_exchange_nothing_is_waited_for_afterwards(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Unconfirmed] = []
+    noted: list[Exchange] = []
+    note = Unconfirmed.note
+
+    def noting(self: Unconfirmed, exchange: Exchange) -> None:
+        made.append(self)
+        noted.append(exchange)
+        note(self, exchange)
+
+    monkeypatch.setattr(Unconfirmed, "note", noting)
+    hi = frame({"role": "assistant", "content": "hel"})
+    running.upstream.scripts += [stream(hi, abort=True), stream(hi), reply(500, b"no"), reply(200, b"not json")]
+    for streamed in (True, True, False, False):
+        await running.chat([user("hi")], stream=streamed)
+    running.upstream.scripts += [stream(hi, hang=True), say("late", delay=1.0)]
+    request = {"model": MODEL, "messages": [user("hi")], "stream": True}
+    gone = await running.http.post(f"{running.url}/v1/chat/completions", json=request, headers=running.headers())
+    await gone.content.readany()
+    gone.close()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await running.chat([user("hi")])
+    await running.chat([user("x" * 300_000)])
+    await asyncio.sleep(0.6)
+    tenant_policy.put(running.connection, "northwind", TenantPolicy(on_failure="block"), "test")
+    await running.wait_for_keys()
+    response = await running.chat([user("hi")])
+    await stored(running, response.headers["x-evoplane-event-id"])
+    assert len(noted) >= 7
+    async with asyncio.timeout(3):  # the gateway hears of it a little later than a reader sees it
+        while any(each.any(noted[0].session.key) for each in made):
+            await asyncio.sleep(0.01)
