@@ -77,7 +77,10 @@ def _sides(model: Path, threads: int) -> Iterator[list[Side]]:
 
 
 def measure(both: list[Side], work: Workload, rounds: int, say: Say) -> dict[str, Any]:
-    """Both sides take turns, another one first each round; the first step of each is a warm-up."""
+    """Both sides take turns, another one first each round; the first step of each is a warm-up.
+
+    `peak_memory` is None where the other side's memory did not grow: it had that much from an earlier workload.
+    """
     for side in both:
         side.ask(work.name)
     taken: dict[str, list[dict[str, Any]]] = {side.name: [] for side in both}
@@ -102,7 +105,7 @@ def measure(both: list[Side], work: Workload, rounds: int, say: Say) -> dict[str
         "loss_difference": max(abs(o["loss"] - t["loss"]) for o, t in pairs),
         "peak_mib": peaks["evoplane"] / 2**20,
         "trl_peak_mib": peaks["trl"] / 2**20,
-        "peak_memory": peaks["evoplane"] / peaks["trl"],
+        "peak_memory": peaks["evoplane"] / peaks["trl"] if peaks["trl"] else None,
     }
 
 
@@ -113,9 +116,15 @@ def run(model: Path, *, quick: bool, threads: int = 2, say: Say) -> dict[str, An
     compared = losses.compare() | {f"{name} (TRL)": found for name, found in trl_losses.compare().items()}
     say(f"{len(compared)} losses compared")
     main = QUICK if quick else [GRPO, SFT]
-    with _sides(model, threads) as both:
-        grpo, sft = (measure(both, work, 1 if quick else ROUNDS, say) for work in main)
-        growth = [] if quick else [measure(both, work, 1, say) for work in GROWTH]
+    steps = []
+    for work in main:  # processes of its own for each: what an earlier one kept of its memory would hide a peak
+        with _sides(model, threads) as both:
+            steps.append(measure(both, work, 1 if quick else ROUNDS, say))
+    grpo, sft = steps
+    growth: list[dict[str, Any]] = []
+    if not quick:
+        with _sides(model, threads) as both:
+            growth = [measure(both, work, 1, say) for work in GROWTH]
     return {
         "max_loss_difference": max(loss for loss, _ in compared.values()),
         "max_gradient_difference": max(gradient for _, gradient in compared.values()),
