@@ -105,7 +105,7 @@ def measure(both: list[Side], work: Workload, rounds: int, say: Say) -> dict[str
         "loss_difference": max(abs(o["loss"] - t["loss"]) for o, t in pairs),
         "peak_mib": peaks["evoplane"] / 2**20,
         "trl_peak_mib": peaks["trl"] / 2**20,
-        "peak_memory": peaks["evoplane"] / peaks["trl"] if peaks["trl"] else None,
+        "peak_memory": peaks["evoplane"] / peaks["trl"] if peaks["trl"] > 0 else None,
     }
 
 
