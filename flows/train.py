@@ -66,6 +66,7 @@ def train(
     Raises `TrainingFailed`, `JobError` or `RegistryError`, each with its reason.
     """
     kind = kind_of(name)
+    job = {"algorithm": name, **recipes.start(config, agent, name), **options}
     taken = take_snapshot(config, agent)
     say(f"snapshot {taken['snapshot']}: {taken['trajectories']} trajectories; {taken['gate']['summary']}")
     sets = tenancy.sets(config, Path(taken["path"]), together, tenant)
@@ -75,10 +76,10 @@ def train(
         chosen = training.make_training_set(config, agent, kind, members)
         entry = {"tenants": members, "training_set": chosen.id, "path": chosen.path, "train": chosen.train,
                  "heldout": chosen.heldout, "dropped": chosen.dropped,
-                 **_usable(config, agent, chosen, name, options)}  # fmt: skip
+                 **_usable(config, chosen, job)}  # fmt: skip
         say(f"training set {chosen.id} of {', '.join(members)}: {chosen.train} rows, {entry['usable']} usable")
         if not dry_run:
-            trained, run = _trained(config, agent, name, chosen, options, say)
+            trained, run = _trained(config, agent, chosen, job, say)
             adapters.append(trained)
             entry |= {"adapter": trained.digest, "adapter_path": trained.path, "mlflow_run": run}
         made.append(entry)
@@ -103,23 +104,21 @@ def kind_of(name: str) -> Kind:
     return KINDS[source]
 
 
-def _usable(config: Settings, agent: str, chosen: TrainingSet, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _usable(config: Settings, chosen: TrainingSet, job: Mapping[str, Any]) -> dict[str, Any]:
     """How many rows the algorithm can learn from, and why not from the others."""
     vocabulary = int(json.loads((config.model_dir / "config.json").read_text())["vocab_size"])
     file = Path(chosen.path) / "train.jsonl"
     examples, dropped = read_examples(file, max_length=config.worker.max_model_len, vocab_size=vocabulary)
-    job = {**recipes.start(config, agent, name), **options}
     examples, stale, _ = drop_stale(examples, job.get("policy_version"), job.get("max_staleness"))
-    kept, lacking = algorithm(name, {}).select(examples)
+    kept, lacking = algorithm(job["algorithm"], {}).select(examples)
     return {"usable": len(kept), "unusable": {**dropped, **stale, **lacking}}
 
 
 def _trained(
-    config: Settings, agent: str, name: str, chosen: TrainingSet, options: dict[str, Any], say: Say
+    config: Settings, agent: str, chosen: TrainingSet, job: Mapping[str, Any], say: Say
 ) -> tuple[Trained, str]:
-    job = {"algorithm": name, **recipes.start(config, agent, name), **options}
     told = {"training_set": chosen.id, "rows": chosen.train, **job}
-    run = tracking.start_run(config, agent, f"train {name}", told)
+    run = tracking.start_run(config, agent, f"train {job['algorithm']}", told)
     tracking.log_folder(config, run, Path(chosen.path), "training-set")
     tracking.log_folder(config, run, Path(chosen.path).parent / "dvc.lock", "training-set")
 
