@@ -91,3 +91,6 @@ class Store(Section):
     )
     inline_bytes: int = Field(262144, description="content larger than this goes there")
     spool_bytes: int = Field(268435456, description="what a tenant's spool may hold while the store is away")
+    writer: Literal["process", "thread"] = Field(
+        "process", description="what writes a gateway's records: a process beside it, or a thread of its own"
+    )

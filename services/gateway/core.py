@@ -33,6 +33,7 @@ from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
 from services.proxy.known_ids import KnownIds
 from services.proxy.mcp_memory import McpMemory
+from services.proxy.process_store import ProcessStore
 from services.proxy.recent import RecentSteps
 from services.proxy.restore import restore
 from services.proxy.retention import retain
@@ -72,7 +73,7 @@ class Gateway:
         self.router = Router(self.control)
         self.sessions = Sessions(self.governor.name)
         self.contexts = ContextBook()
-        self.store = open_store(settings)
+        self.store = ProcessStore(settings) if settings.store.writer == "process" else open_store(settings)
         self.store.expecting = lambda: self.metrics.in_flight
         self.upstreams = Upstreams(settings)
         self.harvester = Harvester(self.append, partial(open_reader, settings), enabled=settings.harvest.enabled)
@@ -256,7 +257,7 @@ class Gateway:
         self.settle(exchange)
         async with self._apart:
             protected = await asyncio.to_thread(self._governor_apart.protect, tenant, drafts)
-        return self.store.submit(tenant, protected)
+        return await self.store.submit_large(tenant, protected)
 
     async def _durable(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
         """Wait until the exchange is on the disk."""

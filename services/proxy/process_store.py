@@ -1,0 +1,337 @@
+"""The event store as the gateway uses it: what `EventStore` promises, written by a process of its own.
+
+Jobs are sent as they come and answered a commit at a time. A writer that dies is started again and gets what it
+had not answered once more, in order: whatever it had committed is idempotent by id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, cast
+
+from evoplane.settings import Settings
+from services.proxy import writer_frames as frames
+from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.engines.base import Misconfigured
+from services.proxy.spool import Job
+from services.proxy.store import MAX_QUEUE
+from services.proxy.telling import Teller, Waiting
+from services.proxy.tenant_writer import State, StoreCounters
+
+_log = logging.getLogger(__name__)
+
+_TRIES = 3
+"""Writers that may die with a job before it is refused."""
+_PAUSE_S = 0.5
+"""Between two writers, unless the last one has worked for a while."""
+_LONGEST_PAUSE_S = 5.0
+_WORKED_S = 10.0
+_STOP_S = 120.0
+"""A stopping writer gets this long to write what has come; what it has not written by then is in the spool, or was
+never acknowledged."""
+
+
+class _Sent(Waiting):
+    """A job on its way."""
+
+    def __init__(self, future: asyncio.Future[list[Stored]], job: bytes) -> None:
+        super().__init__(future)
+        self.job = job
+        self.tries = 0
+
+
+class ProcessStore:
+    """Appends drafts durably, for one event loop. `start` before use, `close` after."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._numbers = count(1)
+        self._sent: dict[int, _Sent] = {}
+        """Jobs that are not answered, in the order in which they came."""
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._loop: asyncio.AbstractEventLoop
+        self._teller: Teller
+        self._writer: _Writer | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self._running = False
+        self._down = ""
+        """Why there is no writer, when one could not be started."""
+        self._in_trouble: dict[str, State] = {}
+        self._refused = 0
+        self.counters = StoreCounters()
+        self.expecting: Callable[[], int] = int
+        """How many exchanges are under way, whose drafts will come."""
+
+    @property
+    def state(self) -> State:
+        """The worst of all tenants'."""
+        return self.counters.state
+
+    def state_of(self, tenant: str) -> State:
+        """How a tenant's drafts are kept now; `refusing` when nothing could make them durable."""
+        return "refusing" if self._down else self._in_trouble.get(tenant, "ok")
+
+    async def start(self) -> None:
+        """Start the writer: it opens the spool and takes what a crash left in it into the log.
+
+        Raises `Misconfigured` when the database must not be used as it is, and `OSError` when there is no spool.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._teller = Teller(self._loop)
+        self._writer = await self._launched()
+        self._running = True
+
+    async def close(self) -> None:
+        """Write what has come, then stop."""
+        if not self._running:
+            return
+        self._running = False
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
+        if self._writer is not None:
+            await self._writer.stop()
+        self._give_up("the event store was stopped")
+
+    async def append(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[Stored]:
+        """Make the drafts durable and place them; gives one `Stored` a draft.
+
+        Idempotent by id. Raises `StoreUnavailable` when nothing could make them durable and
+        `InvalidDraft` when an event's trajectory does not exist.
+        """
+        return await self.submit(tenant, drafts)
+
+    def submit(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
+        """Send drafts without waiting: they are stored in the order in which they were sent."""
+        self.require_room()
+        try:
+            return self._send(frames.packed(Job(tenant, list(drafts))))
+        except InvalidDraft as error:
+            refused: asyncio.Future[list[Stored]] = self._loop.create_future()
+            refused.set_exception(error)
+            return refused
+
+    async def submit_large(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
+        """`submit` for what takes long to be packed: that is done on another thread."""
+        job = await asyncio.to_thread(frames.packed, Job(tenant, list(drafts)))
+        self.require_room()
+        return self._send(job)
+
+    def require_room(self) -> None:
+        """Raises `StoreUnavailable` when drafts could not even be sent now."""
+        if not self._running:
+            raise StoreUnavailable("the event store is not running")
+        if len(self._sent) >= MAX_QUEUE:
+            self._refused += 1
+            raise StoreUnavailable("the event store's queue is full: the disk is too slow")
+
+    async def close_idle(self, tenants: Iterable[str], before: str) -> dict[str, list[str]]:
+        """Close what has had no record since `before`; gives the closed trajectories' ids by tenant.
+
+        Also takes over the spools that other processes left behind. Does nothing while there is no writer.
+        """
+        try:
+            closed: frames.Closed = await self._ask(lambda number: frames.CloseIdle(number, list(tenants), before))
+        except StoreUnavailable as error:
+            _log.warning("idle trajectories can't be closed now: %s", error)
+            return {}
+        return closed.ids
+
+    async def erase_key(self, tenant: str, trajectory_id: str) -> None:
+        """Delete a trajectory's data key and what is sealed with it, for ever; the chain goes on verifying.
+
+        Raises `StoreUnavailable` while the tenant's log can't be written or has drafts in the spool.
+        """
+        erased: frames.Erased = await self._ask(lambda number: frames.EraseKey(number, tenant, trajectory_id))
+        if erased.failure:
+            raise StoreUnavailable(erased.failure)
+
+    def _send(self, job: bytes) -> asyncio.Future[list[Stored]]:
+        future: asyncio.Future[list[Stored]] = self._loop.create_future()
+        if self._down:
+            future.set_exception(StoreUnavailable(self._down))
+            return future
+        number = next(self._numbers)
+        self._sent[number] = _Sent(future, job)
+        if self._writer is not None:
+            self._writer.send(frames.job_frame(number, self.expecting(), job))
+        return future
+
+    async def _ask(self, order: Callable[[int], frames.Order]) -> Any:
+        if not self._running or self._writer is None:
+            raise StoreUnavailable(self._down or "the event store is not running")
+        number = next(self._numbers)
+        answer = self._asked[number] = self._loop.create_future()
+        self._writer.send(frames.frame(order(number)))
+        return await answer
+
+    # -- what the writer says
+
+    def heard(self, answer: frames.Answer) -> None:
+        match answer:
+            case frames.Written():
+                self._note(answer.health)
+                told: list[Waiting] = []
+                for number, result in frames.results_of(answer):
+                    waiting = self._sent.pop(number, None)
+                    if waiting is not None:
+                        waiting.outcome = result
+                        told.append(waiting)
+                self._teller.take(told)
+            case frames.Health():
+                self._note(answer)
+            case frames.Closed() | frames.Erased():
+                asked = self._asked.pop(answer.number, None)
+                if asked is not None and not asked.done():
+                    asked.set_result(answer)
+            case frames.Opened() | frames.NotOpened():
+                raise ValueError("the writer is open already")
+
+    def lost(self, writer: _Writer) -> None:
+        """The writer is gone. Unless it was told to go, another one takes its place."""
+        if writer is not self._writer:
+            return
+        self._writer = None
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(StoreUnavailable("the event store's writer ended"))
+        self._asked.clear()
+        if self._running:
+            self._restarting = self._loop.create_task(self._restart(time.monotonic() - writer.since))
+
+    def _note(self, health: frames.Health) -> None:
+        self.counters, self._in_trouble = health.counters, health.in_trouble
+        self.counters.refused += self._refused
+
+    async def _restart(self, worked_s: float) -> None:
+        """Until there is a writer again; what its predecessor has not answered is sent to it."""
+        _log.error("the event store's writer ended; another one is started")
+        for number, waiting in list(self._sent.items()):
+            waiting.tries += 1
+            if waiting.tries >= _TRIES:
+                del self._sent[number]
+                self._refuse([waiting], f"the event store's writer ended {_TRIES} times over it")
+        pause_s = 0.0 if worked_s > _WORKED_S else _PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                writer = await self._launched()
+            except (OSError, Misconfigured, StoreUnavailable) as error:
+                self._down = f"the event store's writer does not start: {error}"
+                _log.error("%s", self._down)
+                self.counters.state, self.counters.failure = "refusing", self._down
+                self._give_up(self._down)
+                pause_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
+                continue
+            self._down, self._writer = "", writer
+            for number, waiting in self._sent.items():
+                writer.send(frames.job_frame(number, self.expecting(), waiting.job))
+            return
+
+    async def _launched(self) -> _Writer:
+        writer, health = await _Writer.started(self, self._settings)
+        self._note(health)
+        return writer
+
+    def _give_up(self, why: str) -> None:
+        """Nobody will answer what is not answered."""
+        left = list(self._sent.values())
+        self._sent.clear()
+        self._refuse(left, why)
+
+    def _refuse(self, jobs: list[_Sent], why: str) -> None:
+        self._refused += len(jobs)
+        for waiting in jobs:
+            waiting.outcome = StoreUnavailable(why)
+        self._teller.take(jobs)
+
+
+class _Writer(asyncio.Protocol):
+    """One writer process and the socket to it."""
+
+    def __init__(self, store: ProcessStore) -> None:
+        self._store = store
+        self._frames = frames.Frames()
+        self._transport: asyncio.Transport
+        self._process: asyncio.subprocess.Process
+        self._opened: asyncio.Future[frames.Opened | frames.NotOpened]
+        self._gone = asyncio.Event()
+        self.since = time.monotonic()
+
+    @classmethod
+    async def started(cls, store: ProcessStore, settings: Settings) -> tuple[_Writer, frames.Health]:
+        """Raises `Misconfigured`, `OSError`, and `StoreUnavailable` when it ends before it says anything."""
+        loop = asyncio.get_running_loop()
+        writer = cls(store)
+        writer._opened = loop.create_future()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                writer._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "services.proxy.writer_process",
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        await loop.create_unix_connection(lambda: writer, sock=ours)
+        writer.send(frames.frame(frames.Open(_what_to_write(settings))))
+        try:
+            answer = await asyncio.shield(writer._opened)
+        except BaseException:
+            await writer.stop()
+            raise
+        if isinstance(answer, frames.NotOpened):
+            await writer.stop()
+            raise (Misconfigured if answer.misconfigured else OSError)(answer.failure)
+        return writer, answer.health
+
+    def send(self, frame: bytes) -> None:
+        self._transport.write(frame)
+
+    async def stop(self) -> None:
+        """Let it write what has come and end; kill it when that takes too long."""
+        self._transport.write(frames.frame(frames.Stop()))
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._gone.wait()
+                await self._process.wait()
+        except TimeoutError:
+            _log.error("the event store's writer does not end and is killed")
+            self._process.kill()
+            await self._process.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        for _, body in self._frames.feed(data):
+            answer = frames.answer_of(body)
+            if isinstance(answer, frames.Opened | frames.NotOpened):
+                self._opened.set_result(answer)
+            else:
+                self._store.heard(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._gone.set()
+        if not self._opened.done():
+            self._opened.set_exception(StoreUnavailable("it ended before it had opened the log"))
+        self._store.lost(self)
+
+
+def _what_to_write(settings: Settings) -> dict[str, Any]:
+    store = settings.store.model_dump(mode="json")
+    for name in ("dsn", "owner_dsn"):
+        secret = getattr(settings.store, name)
+        store[name] = None if secret is None else secret.get_secret_value()
+    return {"paths": settings.paths.model_dump(mode="json"), "store": store}

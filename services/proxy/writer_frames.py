@@ -1,0 +1,199 @@
+"""What the gateway and its writer process say to each other, over one stream socket.
+
+A frame is its length (4 bytes, little endian), its kind (1 byte) and its body. A job's body is the number by which
+it is answered (8 bytes), how many exchanges are under way (4 bytes) and the job; everything else is one message.
+All of it is MessagePack: it holds what the drafts hold, NaN and bytes included.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from services.proxy.drafts import InvalidDraft, Stored, StoreUnavailable
+from services.proxy.spool import Job
+from services.proxy.tenant_writer import Result, State, StoreCounters
+
+JOB, MESSAGE = b"J", b"M"
+MAX_FRAME_BYTES = 2**31
+"""Longer than anything a request may bring: a length beyond it is a damaged stream."""
+
+_HEAD = struct.Struct("<Ic")
+_NUMBERS = struct.Struct("<QI")
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """The first message: which logs to write."""
+
+    settings: dict[str, Any]
+    """What of the settings says so, secrets in the clear: they go through the socket only."""
+
+
+class CloseIdle(msgspec.Struct, frozen=True, tag=True):
+    number: int
+    tenants: list[str]
+    before: str
+
+
+class EraseKey(msgspec.Struct, frozen=True, tag=True):
+    number: int
+    tenant: str
+    trajectory_id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Write what has come, then end. The end of the stream means the same."""
+
+
+Order = Open | CloseIdle | EraseKey | Stop
+
+
+class Health(msgspec.Struct, frozen=True, tag=True):
+    """How the writer is: sent when that changes."""
+
+    counters: StoreCounters
+    in_trouble: dict[str, State]
+    """Tenants whose log can't be written now."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    health: Health
+
+
+class NotOpened(msgspec.Struct, frozen=True, tag=True):
+    """The logs can't be written at all; the process ends."""
+
+    failure: str
+    misconfigured: bool
+
+
+class Written(msgspec.Struct, frozen=True, tag=True):
+    """What became of the jobs of a commit, in their order."""
+
+    numbers: list[int]
+    stored: list[list[Stored] | None]
+    """None for a job that is not stored, which `refused` tells about."""
+    refused: list[tuple[bool, str]]
+    """Is it the draft's fault? And why."""
+    health: Health
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `CloseIdle`."""
+
+    number: int
+    ids: dict[str, list[str]]
+
+
+class Erased(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `EraseKey`."""
+
+    number: int
+    failure: str = ""
+
+
+Answer = Opened | NotOpened | Health | Written | Closed | Erased
+
+_encoder = msgspec.msgpack.Encoder()
+_jobs = msgspec.msgpack.Decoder(Job)
+_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_in_json = msgspec.json.Decoder(Job)
+
+
+def packed(job: Job) -> bytes:
+    """A job as it travels. Raises `InvalidDraft` for what no record could hold."""
+    try:
+        try:
+            return _encoder.encode(job)
+        except OverflowError:
+            # a number beyond 64 bits, which JSON holds
+            return msgspec.json.encode(job)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
+
+
+def job_frame(number: int, expecting: int, job: bytes) -> bytes:
+    return _HEAD.pack(_NUMBERS.size + len(job), JOB) + _NUMBERS.pack(number, expecting) + job
+
+
+def frame(message: Order | Answer) -> bytes:
+    body = _encoder.encode(message)
+    return _HEAD.pack(len(body), MESSAGE) + body
+
+
+def job_numbers(body: memoryview) -> tuple[int, int]:
+    """The number of a job, and how many exchanges were under way when it was sent."""
+    number, expecting = _NUMBERS.unpack_from(body)
+    return number, expecting
+
+
+def job_of(body: memoryview) -> Job:
+    """Raises `InvalidDraft` when the writer can't make out what was sent."""
+    packed = body[_NUMBERS.size :]
+    try:
+        return (_in_json if packed[:1] == b"{" else _jobs).decode(packed)
+    except msgspec.MsgspecError as error:
+        raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
+
+
+def order_of(body: memoryview) -> Order:
+    return _orders.decode(body)
+
+
+def answer_of(body: memoryview) -> Answer:
+    return _answers.decode(body)
+
+
+def written(numbers: list[int], results: list[Result], health: Health) -> Written:
+    stored = [result if isinstance(result, list) else None for result in results]
+    refused = [(isinstance(r, InvalidDraft), str(r)) for r in results if not isinstance(r, list)]
+    return Written(numbers, stored, refused, health)
+
+
+def results_of(message: Written) -> Iterator[tuple[int, Result]]:
+    """What became of each job, by its number."""
+    refused = iter(message.refused)
+    for number, stored in zip(message.numbers, message.stored, strict=True):
+        if stored is not None:
+            yield number, stored
+        else:
+            invalid, why = next(refused)
+            yield number, InvalidDraft(why) if invalid else StoreUnavailable(why)
+
+
+class Frames:
+    """Cuts a stream into frames."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+        """What has come of a frame that is not complete."""
+
+    def feed(self, data: bytes) -> list[tuple[bytes, memoryview]]:
+        """The frames that are complete now: kind and body. Raises `ValueError` for what is no frame."""
+        if self._begun:
+            self._begun += data
+            if _missing(self._begun, 0):
+                return []
+            data, self._begun = bytes(self._begun), bytearray()
+        found: list[tuple[bytes, memoryview]] = []
+        view, at = memoryview(data), 0
+        while not _missing(data, at):
+            length, kind = _HEAD.unpack_from(data, at)
+            found.append((kind, view[at + _HEAD.size : at + _HEAD.size + length]))
+            at += _HEAD.size + length
+        self._begun += view[at:]
+        return found
+
+
+def _missing(data: bytes | bytearray, at: int) -> bool:
+    """Is the frame that begins there not all there?"""
+    if len(data) - at < _HEAD.size:
+        return True
+    length, _ = _HEAD.unpack_from(data, at)
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes: the stream is damaged")
+    return bool(len(data) - at < _HEAD.size + length)

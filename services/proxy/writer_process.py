@@ -1,0 +1,172 @@
+"""`python -m services.proxy.writer_process FD`: writes a gateway's logs beside it.
+
+Placing, packing and SQL need Python's lock, some of it for every statement; in a thread of the gateway each of them
+would wait for whatever request is computing, and requests for it. The gateway (`process_store`) holds the other end of
+the socket: when that closes, for whatever reason, what has come is written and the process ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+
+from evoplane.settings import Settings
+from services.proxy import writer_frames as frames
+from services.proxy.drafts import InvalidDraft, StoreUnavailable
+from services.proxy.engines.base import Misconfigured
+from services.proxy.spool import Job
+from services.proxy.tenant_writer import Result
+from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, open_writer
+
+_RECEIVED_AT_ONCE = 2**20
+_COLLECTOR = (5_000, 20, 250)
+"""`gc.set_threshold`: jobs leave no cycles behind."""
+
+
+class WriterProcess:
+    """One end of the socket: takes orders, commits, answers."""
+
+    def __init__(self, connection: socket.socket, writer: LogWriter) -> None:
+        self._connection = connection
+        self._writer = writer
+        self._frames = frames.Frames()
+        self._inbox: deque[tuple[bytes, memoryview]] = deque()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._ended = False
+        """Has everything come that will come?"""
+        self._expecting = 0
+        self._told = self._health()
+
+    def run(self) -> None:
+        """Until the gateway says so or is gone."""
+        while not (self._ended and not self._inbox):
+            self._receive()
+            self._work()
+            self._writer.recover(entirely=self._ended and not self._inbox)
+            if self._writer.in_trouble() != self._told.in_trouble:
+                self._answer(self._health())
+
+    def _receive(self) -> None:
+        """Wait for work, unless there is some, and take what is there."""
+        if self._ended:
+            return
+        wait_s = 0.0 if self._inbox else self._writer.wait_s()
+        if not self._readable(wait_s):
+            return
+        self._take()
+        if self._expecting > CROWD and self._inbox and self._inbox[-1][0] == frames.JOB:
+            time.sleep(GATHER_S)
+        while not self._ended and len(self._inbox) < MAX_BATCH and self._readable(0.0):
+            self._take()
+
+    def _readable(self, wait_s: float | None) -> bool:
+        return bool(self._poll.poll(None if wait_s is None else 1000 * wait_s))
+
+    def _take(self) -> None:
+        try:
+            data = self._connection.recv(_RECEIVED_AT_ONCE)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._ended = True
+            return
+        self._inbox.extend(self._frames.feed(data))
+        if self._inbox and self._inbox[-1][0] == frames.JOB:
+            _, self._expecting = frames.job_numbers(self._inbox[-1][1])
+
+    def _work(self) -> None:
+        """Do what has come, in its order: jobs that follow each other in one commit."""
+        while self._inbox:
+            numbers: list[int] = []
+            jobs: list[Job | InvalidDraft] = []
+            while self._inbox and self._inbox[0][0] == frames.JOB and len(jobs) < MAX_BATCH:
+                _, body = self._inbox.popleft()
+                numbers.append(frames.job_numbers(body)[0])
+                jobs.append(_job(body))
+            if jobs:
+                self._write(numbers, jobs)
+                return
+            self._obey(frames.order_of(self._inbox.popleft()[1]))
+
+    def _write(self, numbers: list[int], jobs: list[Job | InvalidDraft]) -> None:
+        done = iter(self._writer.write([job for job in jobs if isinstance(job, Job)]))
+        results: list[Result] = [next(done) if isinstance(job, Job) else job for job in jobs]
+        self._answer(frames.written(numbers, results, self._health()))
+
+    def _health(self) -> frames.Health:
+        self._told = frames.Health(self._writer.counters, self._writer.in_trouble())
+        return self._told
+
+    def _obey(self, order: frames.Order) -> None:
+        match order:
+            case frames.CloseIdle(number, tenants, before):
+                self._answer(frames.Closed(number, self._writer.close_idle(tenants, before)))
+            case frames.EraseKey(number, tenant, trajectory_id):
+                try:
+                    self._writer.on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
+                    self._answer(frames.Erased(number))
+                except (StoreUnavailable, ValueError) as error:
+                    self._answer(frames.Erased(number, str(error)))
+            case frames.Stop():
+                self._ended = True
+            case frames.Open():
+                raise ValueError("the logs are open already")
+
+    def _answer(self, message: frames.Answer) -> None:
+        try:
+            self._connection.sendall(frames.frame(message))
+        except ConnectionError:
+            self._ended = True  # nobody is there to be told; what has come is written all the same
+
+
+def _job(body: memoryview) -> Job | InvalidDraft:
+    try:
+        return frames.job_of(body)
+    except InvalidDraft as error:
+        return error
+
+
+def _first_order(connection: socket.socket) -> Settings:
+    reading = frames.Frames()
+    while True:
+        data = connection.recv(_RECEIVED_AT_ONCE)
+        if not data:
+            raise SystemExit(0)
+        for _, body in reading.feed(data):
+            order = frames.order_of(body)
+            assert isinstance(order, frames.Open), "nothing else is sent before it is answered"
+            return Settings.model_validate(order.settings)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # a terminal or a supervisor signals the whole group; the gateway still has answers to give
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        writer = open_writer(_first_order(connection))
+        try:
+            writer.open()
+        except Exception as error:
+            connection.sendall(frames.frame(frames.NotOpened(str(error), isinstance(error, Misconfigured))))
+            return
+        health = frames.Health(writer.counters, writer.in_trouble())
+        connection.sendall(frames.frame(frames.Opened(health)))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECTOR)
+        try:
+            WriterProcess(connection, writer).run()
+        finally:
+            writer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Everything that writes to the logs of a deployment: its tenants' writers, their spools, what others left behind.
+
+For one thread, which is `EventStore`'s (`store`) or a process of its own (`writer_process`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from evoplane.settings import Settings
+from services.proxy.blobs import Blobs
+from services.proxy.drafts import InvalidDraft, StoreUnavailable
+from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, StorageFailed, require_tenant
+from services.proxy.engines.opening import open_blobs, open_engine
+from services.proxy.log import TenantLog
+from services.proxy.slots import Slot, Slots
+from services.proxy.spool import Job
+from services.proxy.tenant_writer import Result, State, StoreCounters, TenantWriter
+
+_log = logging.getLogger(__name__)
+
+MAX_BATCH = 512
+"""Jobs in one transaction at most: bounds how long a commit can take."""
+CROWD = 8
+"""With more exchanges than this under way, a commit is worth waiting for."""
+GATHER_S = 0.002
+"""How long: less than a commit takes, and nobody alone waits."""
+
+_WORST_FIRST: tuple[State, ...] = ("refusing", "spooling", "ok")
+
+T = TypeVar("T")
+
+
+class LogWriter:
+    """Writes jobs into their tenants' logs. `open` before use, `close` after."""
+
+    def __init__(self, root: Path, spool_bytes: int, engine: Engine, blobs: Blobs) -> None:
+        self._root = root
+        self._slots = Slots(root / "spool", spool_bytes)
+        self._engine = engine
+        self._blobs = blobs
+        self._writers: dict[str, TenantWriter] = {}
+        self._prepared = False
+        self._slot: Slot
+        self._reader: ReadConnection
+        self.counters = StoreCounters()
+
+    def open(self) -> None:
+        """Take what a crash left in the spool into the logs.
+
+        Raises `Misconfigured` when the database must not be used as it is, and `OSError` when there is no spool.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._reader = self._engine.reading()
+        self._slot = self._slots.take()
+        self._slot.take_in(self._root / "spool.jsonl")
+        try:
+            self._prepare()
+        except Misconfigured:
+            raise
+        except StorageFailed as error:
+            _log.error("the event log is away, drafts go to the spool: %s", error)
+        for tenant in self._slot.waiting():
+            self._writer(tenant).queue_behind()
+        self.recover(entirely=True)
+        self._take_over()
+        self._report()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._slot.close()
+        self._reader.close()
+        self._engine.close()
+
+    def state_of(self, tenant: str) -> State:
+        """How a tenant's drafts are kept now; `refusing` when nothing could make them durable. From any thread."""
+        writer = self._writers.get(tenant)
+        return writer.state if writer is not None else "ok"
+
+    def in_trouble(self) -> dict[str, State]:
+        """The state of each tenant whose log can't be written now."""
+        return {tenant: writer.state for tenant, writer in self._writers.items() if writer.behind}
+
+    def wait_s(self) -> float | None:
+        """How long until `recover` is worth calling; None when there is nothing to recover."""
+        return min((writer.wait_s() for writer in self._writers.values() if writer.behind), default=None)
+
+    def write(self, jobs: Sequence[Job]) -> list[Result]:
+        """Make jobs durable, those of a tenant in their order; gives what became of each. Raises nothing."""
+        results: list[Result | None] = [None] * len(jobs)
+        try:
+            self._write(jobs, results)
+        except Exception as error:
+            # a fault of ours must neither end the writer nor be acknowledged
+            _log.exception("the event store's writer failed on a batch of %d", len(jobs))
+            failed = StoreUnavailable(f"the event store's writer failed: {error}")
+            results = [failed if result is None else result for result in results]
+            for writer in self._writers.values():
+                writer.close()
+        self._report()
+        return [StoreUnavailable("the event store's writer failed") if r is None else r for r in results]
+
+    def recover(self, entirely: bool = False) -> None:
+        """Try the logs that failed again, and drain some of their spools (or all of them)."""
+        for writer in self._writers.values():
+            if writer.behind:
+                writer.recover(entirely)
+        self._report()
+
+    def close_idle(self, tenants: Iterable[str], before: str) -> dict[str, list[str]]:
+        """Close what has had no record since `before`; gives the closed trajectories' ids by tenant.
+
+        Also takes over the spools that other processes left behind.
+        """
+        self._take_over()
+        closed: dict[str, list[str]] = {}
+        try:
+            known = set(tenants).intersection(self._reader.tenants())
+        except StorageFailed as error:
+            _log.warning("idle trajectories can't be closed now: %s", error)
+            return closed
+        for writer in (self._writer(tenant) for tenant in sorted(known)):
+            if not writer.behind:
+                closed[writer.tenant] = writer.close_idle(before)
+        return closed
+
+    def on_the_log(self, tenant: str, work: Callable[[TenantLog], T]) -> T:
+        """Do something with a tenant's log. Raises `StoreUnavailable` while it can't be written, or has to wait."""
+        writer = self._writer(tenant)
+        if writer.behind:
+            raise StoreUnavailable(f"the event log of {tenant} is {writer.state}: {writer.failure}")
+        try:
+            return work(writer.log())
+        except (StorageFailed, OSError) as error:
+            writer.close()
+            raise StoreUnavailable(f"the event log of {tenant} can't be written: {error}") from error
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._engine.prepare()
+            self._prepared = True
+
+    def _write(self, jobs: Sequence[Job], results: list[Result | None]) -> None:
+        self.counters.jobs += len(jobs)
+        by_tenant: dict[str, list[int]] = {}
+        for place, job in enumerate(jobs):
+            by_tenant.setdefault(job.tenant, []).append(place)
+        for tenant, places in by_tenant.items():
+            written: Sequence[Result]
+            try:
+                written = self._writer(tenant).write([jobs[place] for place in places])
+            except ValueError as error:  # what can't be a tenant's id
+                written = [InvalidDraft(str(error)) for _ in places]
+            for place, result in zip(places, written, strict=True):
+                results[place] = result
+
+    def _take_over(self) -> None:
+        """Drain what processes that are gone left in their slots."""
+        for slot in self._slots.abandoned():
+            try:
+                for tenant, spool in slot.waiting().items():
+                    while not spool.empty and not self._writer(tenant).behind:
+                        self._writer(tenant).drain(spool)
+            except (StorageFailed, OSError) as error:
+                _log.warning("an abandoned spool can't be drained now: %s", error)
+            finally:
+                slot.close()
+
+    def _writer(self, tenant: str) -> TenantWriter:
+        writer = self._writers.get(tenant)
+        if writer is None:
+            writer = self._writers[tenant] = TenantWriter(
+                require_tenant(tenant), lambda: self._open_log(tenant), lambda: self._slot.spool(tenant), self.counters
+            )
+        return writer
+
+    def _open_log(self, tenant: str) -> TenantLog:
+        self._prepare()
+        return TenantLog(self._engine.writing(tenant), self._blobs, tenant)
+
+    def _report(self) -> None:
+        writers = self._writers.values()
+        self.counters.state = next(
+            state for state in _WORST_FIRST if state == "ok" or any(w.state == state for w in writers)
+        )
+        self.counters.failure = next((writer.failure for writer in writers if writer.behind), "")
+        self.counters.spool_bytes = self._slot.size
+
+
+def open_writer(settings: Settings) -> LogWriter:
+    """What writes a deployment's logs, not opened yet. Raises `SettingsError`."""
+    return LogWriter(settings.store_dir, settings.store.spool_bytes, open_engine(settings), open_blobs(settings))
