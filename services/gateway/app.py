@@ -184,7 +184,7 @@ async def _openapi(gateway: Gateway, request: Request, send: Send) -> None:
 async def _metrics(gateway: Gateway, request: Request, send: Send) -> None:
     control = gateway.control
     text = gateway.metrics.render(
-        gateway.store,
+        gateway.store.counters,
         gateway.shadow,
         len(gateway.sessions),
         control.picture.routes,

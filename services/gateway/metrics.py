@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from registry.pointers import Route
 from services.gateway.traces_out import Counts
-from services.proxy.store import EventStore
+from services.proxy.tenant_writer import StoreCounters
 from services.router.shadow import ShadowMirror
 
 _TOKENS = (("input", "prompt_tokens", "input_tokens"), ("output", "completion_tokens", "output_tokens"))
@@ -55,14 +55,13 @@ class Metrics:
 
     def render(
         self,
-        store: EventStore,
+        counters: StoreCounters,
         shadow: ShadowMirror,
         sessions: int,
         routes: Mapping[str, Route],
         control_age_s: float,
         traces: Counts,
     ) -> str:
-        counters = store.counters
         lines = [
             *_family("responses_total", "counter", "HTTP responses by route and status."),
             *(f'evoplane_responses_total{{route="{r}",status="{s}"}} {n}' for (r, s), n in self.responses.items()),

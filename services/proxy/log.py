@@ -1,4 +1,4 @@
-"""One tenant's event log, as the writer's thread sees it: load what drafts need, place them, write in one transaction.
+"""One tenant's event log, as its writer sees it: load what drafts need, place them, write in one transaction.
 
 The statements are those of both databases (`engines.base`).
 """

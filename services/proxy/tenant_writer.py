@@ -49,7 +49,7 @@ class StoreCounters:
 
 
 class TenantWriter:
-    """Used by the store's writer thread alone."""
+    """Used by one thread."""
 
     def __init__(
         self, tenant: str, opening: Callable[[], TenantLog], spool: Callable[[], Spool], counters: StoreCounters

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from evoplane.settings import Settings
 from services.proxy import spool, tenant_writer
 from services.proxy.blobs import Blobs
 from services.proxy.drafts import Content, SealedBlob, StoreUnavailable, TrajectoryKey
 from services.proxy.engines import postgres, sqlite
+from services.proxy.process_store import ProcessStore
 from services.proxy.store import EventStore
 from tests.proxy.backends import Backend, Postgres, Sqlite
 from tests.proxy.drafting import CONTEXT, event, header, signal
@@ -47,10 +49,17 @@ class Plan(msgspec.Struct, frozen=True):
     clock_back: bool = False
     """The wall clock jumps back an hour, again and again."""
     pause_s: float = 0.0
+    apart: bool = False
+    """A process beside this one writes, as a gateway's does: `root` is a deployment's then."""
+
+
+def settings_of(plan: Plan) -> Settings:
+    store = {"inline_bytes": 20_000}
+    return Settings.model_validate({"paths": {"var": plan.root}, "store": store})
 
 
 def backend_of(plan: Plan) -> Backend:
-    root = Path(plan.root)
+    root = settings_of(plan).store_dir if plan.apart else Path(plan.root)
     return Postgres(root, plan.admin, plan.database) if plan.database else Sqlite(root)
 
 
@@ -61,7 +70,11 @@ async def write(plan: Plan) -> None:
     sqlite._BUSY_TIMEOUT_S = 0.1 if plan.lock_from >= 0 else 2.0
     postgres._LOCK_TIMEOUT_MS = 100 if plan.lock_from >= 0 else 2000
     backend = backend_of(plan)
-    opened = EventStore(backend.root, engine=backend.engine(), blobs=Blobs(str(backend.root / "blobs"), 20_000))
+    opened: EventStore | ProcessStore
+    if plan.apart:
+        opened = ProcessStore(settings_of(plan))
+    else:
+        opened = EventStore(backend.root, engine=backend.engine(), blobs=Blobs(str(backend.root / "blobs"), 20_000))
     await opened.start()
     for tenant in TENANTS:
         await opened.append(tenant, [CONTEXT])

@@ -125,4 +125,4 @@ def _whole(reader: StoreReader, tenant: str, id: str) -> bool:
 
 
 def _blobs(plan: Plan) -> Blobs:
-    return Blobs(f"{plan.root}/blobs", 20_000)
+    return Blobs(str(backend_of(plan).root / "blobs"), 20_000)

@@ -50,6 +50,23 @@ def test_killed_here_on_postgresql_nothing_acknowledged_is_lost(
         assert not losses(plan, killed.acknowledged).any(), losses(plan, killed.acknowledged)
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        "after_commit",
+        *(pytest.param(p, marks=pytest.mark.stack) for p in ("before_write", "in_write", "before_commit")),
+    ],
+)
+def test_a_writer_process_killed_here_again_and_again_is_replaced_and_every_job_is_there_once(
+    tmp_path: Path, point: str
+) -> None:
+    plan = Plan(str(tmp_path), jobs=6, apart=True)
+    ended = run(plan, fault=f"{point}:3")
+    assert ended.finished
+    assert len(ended.acknowledged) == plan.jobs * plan.tasks
+    assert not losses(plan, ended.acknowledged).any(), losses(plan, ended.acknowledged)
+
+
 def test_a_point_that_is_not_wanted_costs_nothing_that_could_be_noticed() -> None:
     import timeit
 

@@ -120,7 +120,12 @@ def version(label: str, served: str, *items: MemoryItem) -> AgentVersion:
 
 
 async def serve(settings: Settings) -> tuple[str, uvicorn.Server, asyncio.Task[None]]:
-    """A gateway on a free port, as `python -m services.gateway` would run it."""
+    """A gateway on a free port, as `python -m services.gateway` would run it, but for what writes its records.
+
+    That is a thread here, unless the settings say otherwise: it starts sooner, and a test can get in its way.
+    """
+    if "writer" not in settings.store.model_fields_set:
+        settings = settings.model_copy(update={"store": settings.store.model_copy(update={"writer": "thread"})})
     config = uvicorn.Config(
         create_app(settings),
         port=0,

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAIError
 
@@ -51,7 +52,12 @@ class Process:
 
     def limit_files(self, size: int) -> None:
         """No file may grow beyond this many bytes: the disk is full for whoever needs more."""
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        for pid in (self.pid, *self.writers()):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def writers(self) -> list[int]:
+        """The processes that write its records: one, unless it has just died."""
+        return [child.pid for child in psutil.Process(self.pid).children()]
 
     async def ready(self) -> None:
         async with aiohttp.ClientSession() as http, asyncio.timeout(30):
@@ -175,6 +181,54 @@ async def test_kill_9_in_the_middle_of_traffic_loses_nothing_that_was_acknowledg
     await process.ready()
     assert lost(settings, traffic) == []
     assert process.stop() == 0
+
+
+async def test_kill_9_of_the_process_that_writes_loses_nothing_and_clients_only_wait(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    settings, connection, secrets = prepared(tmp_path, upstream.port)
+    connection.close()
+    upstream.default = say("one two three", 0.002)
+    process = Process(settings, free_port())
+    processes.append(process)
+    await process.ready()
+    traffic = Traffic(process.url, secrets)
+    running = asyncio.create_task(traffic.run())
+    killed = set[int]()
+    async with asyncio.timeout(40):
+        while len(killed) < 3:
+            before = len(traffic.events)
+            while len(traffic.events) < before + 20:
+                await asyncio.sleep(0.01)
+            (writer,) = process.writers()
+            os.kill(writer, signal.SIGKILL)
+            killed.add(writer)
+    traffic.stop = True
+    await running
+    assert traffic.errors == 0
+    assert len(traffic.events) >= 60
+    assert lost(settings, traffic) == []
+    assert process.stop() == 0
+
+
+async def test_no_writer_outlives_its_gateway(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    settings, connection, _ = prepared(tmp_path, upstream.port)
+    connection.close()
+    for end in (Process.kill, Process.stop):
+        process = Process(settings, free_port())
+        processes.append(process)
+        await process.ready()
+        (writer,) = process.writers()
+        os.kill(writer, signal.SIGTERM)  # a supervisor signals the whole group; the gateway is not done yet
+        os.kill(writer, signal.SIGINT)
+        await asyncio.sleep(0.1)
+        assert process.writers() == [writer]
+        end(process)
+        async with asyncio.timeout(5):
+            while psutil.pid_exists(writer):
+                await asyncio.sleep(0.01)
 
 
 async def test_a_session_goes_on_in_its_trajectory_after_kill_9(

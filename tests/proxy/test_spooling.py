@@ -78,7 +78,7 @@ async def test_what_was_spooled_is_drained_in_order_through_many_segments_while_
     log: EventStore, backend: Backend, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenant_writer, "_DRAINED_JOBS", 7)
-    slot = log._slot
+    slot = log._writer._slot
     slot._spools["a"] = spool.Spool(backend.root / "spool/0/a", segment_bytes=2000)
     await log.append("a", [CONTEXT, header()])
     with backend.locked():

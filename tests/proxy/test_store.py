@@ -16,7 +16,7 @@ from services.proxy import parts
 from services.proxy.drafts import Content, InvalidDraft
 from services.proxy.engines.sqlite import SqliteEngine
 from services.proxy.spool import Job
-from services.proxy.store import EventStore, StoreReader, _Waiting
+from services.proxy.store import EventStore, StoreReader, _Queued
 from tests.proxy.backends import Backend, store_of
 from tests.proxy.drafting import CONTEXT, event, header, signal
 
@@ -260,8 +260,9 @@ async def test_work_that_nobody_waits_for_any_more_does_not_end_the_writer(
     log: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.append("a", [CONTEXT, header()])
-    tenants = log._reader.tenants
-    monkeypatch.setattr(log._reader, "tenants", lambda: time.sleep(0.2) or tenants())
+    reader = log._writer._reader
+    tenants = reader.tenants
+    monkeypatch.setattr(reader, "tenants", lambda: time.sleep(0.2) or tenants())
     for _ in range(2):  # one that is under way when it is given up, and one that has not begun
         closing = asyncio.create_task(log.close_idle(["a"], "2000-01-01T00:00:00Z"))
         await asyncio.sleep(0.01)
@@ -271,7 +272,7 @@ async def test_work_that_nobody_waits_for_any_more_does_not_end_the_writer(
 
 async def test_callers_are_told_in_the_order_in_which_their_drafts_were_stored(log: EventStore) -> None:
     loop, told = asyncio.get_running_loop(), list[int]()
-    commits = ([_Waiting(Job("a", []), loop, loop.create_future(), []) for _ in range(n)] for n in (40, 3, 20))
+    commits = ([_Queued(loop.create_future(), [], job=Job("a", [])) for _ in range(n)] for n in (40, 3, 20))
     for number, waiting in enumerate(each for commit in commits for each in _tell_of(log, commit)):
         waiting.future.add_done_callback(lambda _, number=number: told.append(number))
         last = waiting.future
@@ -280,6 +281,6 @@ async def test_callers_are_told_in_the_order_in_which_their_drafts_were_stored(l
     assert told == list(range(63))
 
 
-def _tell_of(log: EventStore, commit: list[_Waiting]) -> list[_Waiting]:
+def _tell_of(log: EventStore, commit: list[_Queued]) -> list[_Queued]:
     log._tell(commit)
     return commit

@@ -1,0 +1,238 @@
+"""The store whose records another process writes promises the same, whatever becomes of that process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atdp.records import Action, Outcome
+from evoplane.settings import Settings
+from services.proxy import process_store
+from services.proxy import writer_frames as frames
+from services.proxy.drafts import InvalidDraft, SealedBlob, StoreUnavailable, TrajectoryKey
+from services.proxy.engines.base import StorageFailed
+from services.proxy.process_store import ProcessStore
+from services.proxy.store import EventStore, StoreReader
+from services.proxy.tenant_writer import StoreCounters
+from tests.proxy.drafting import CONTEXT, event, header, signal
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.model_validate({"paths": {"var": tmp_path}})
+
+
+@pytest.fixture
+async def log(settings: Settings) -> AsyncIterator[ProcessStore]:
+    store = ProcessStore(settings)
+    await store.start()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def reader(settings: Settings) -> StoreReader:
+    return StoreReader(settings.store_dir)
+
+
+def writer_of(store: ProcessStore) -> int:
+    assert store._writer is not None
+    return store._writer._process.pid
+
+
+async def test_what_was_appended_is_in_the_log_in_its_order_and_verifies(
+    log: ProcessStore, reader: StoreReader
+) -> None:
+    first = await log.append("a", [CONTEXT, header(), event("e1"), signal("n1", "event", "e1")])
+    assert [item.seq for item in first] == [None, 0, 1, 2]
+    assert await log.append("a", [CONTEXT, header(), event("e1"), signal("n1", "event", "e1")]) == first
+    await asyncio.gather(*(log.append("a", [event(f"f{i}")]) for i in range(300)))
+    assert [record["id"] for record in reader.records("a", "t1")[1:]] == ["e1", "n1", *(f"f{i}" for i in range(300))]
+    assert reader.verify("a", "t1") == []
+    assert log.counters.jobs == 302
+    assert log.counters.commits < 60
+
+
+async def test_callers_are_told_in_the_order_in_which_their_drafts_were_sent(log: ProcessStore) -> None:
+    told = list[int]()
+    await log.append("a", [CONTEXT, header()])
+    for number in range(100):
+        log.submit("a", [event(f"e{number}")]).add_done_callback(lambda _, number=number: told.append(number))
+    await log.append("a", [event("last")])
+    assert told == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param({"n": math.nan}, id="no number"),
+        pytest.param({"n": 2**70}, id="more than 64 bits"),
+        pytest.param({"n": 2**60}, id="more than a double holds"),
+        pytest.param({"text": "\ud800"}, id="half a character"),
+        pytest.param({"name\0": 1}, id="NUL in a name"),
+        pytest.param({"pair": (1, b"bytes")}, id="bytes"),
+        pytest.param({1: "a key that is no text"}, id="number as a key"),
+        pytest.param({"set": {1}}, id="a set"),
+        pytest.param({"thing": object()}, id="what nothing can encode"),
+    ],
+)
+async def test_odd_values_fare_as_they_do_where_a_thread_writes(
+    log: ProcessStore, reader: StoreReader, tmp_path: Path, odd: dict[str, Any]
+) -> None:
+    async def fares(store: ProcessStore | EventStore, found: StoreReader) -> Any:
+        drafts = [event("e1", a=Action(name="f", arguments=odd), y=Outcome(status="ok", result=odd))]
+        outcome: Any
+        try:
+            outcome = (await store.append("a", drafts))[0]
+        except InvalidDraft:
+            outcome = "refused"
+        await store.append("a", [event("e2")])  # it suffers alone
+        records = found.records("a", "t1")
+        return outcome, [(r.get("a"), r["y"]) for r in records if r.get("id") == "e1"], found.verify("a", "t1")
+
+    beside = EventStore(tmp_path / "beside")
+    await beside.start()
+    for store in (log, beside):
+        await store.append("a", [CONTEXT, header()])
+    expected = await fares(beside, StoreReader(tmp_path / "beside"))
+    await beside.close()
+    assert await fares(log, reader) == expected
+
+
+async def test_a_name_that_is_no_tenants_is_refused_and_the_writer_goes_on(log: ProcessStore) -> None:
+    with pytest.raises(InvalidDraft, match="no tenant id"):
+        await log.append("../a", [CONTEXT])
+    assert await log.append("a", [CONTEXT])
+
+
+async def test_a_writer_that_is_killed_is_replaced_and_its_jobs_are_there_once(
+    log: ProcessStore, reader: StoreReader
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    under_way = [log.submit("a", [event(f"e{number}")]) for number in range(400)]
+    os.kill(writer_of(log), SIGKILL)
+    under_way += [log.submit("a", [event(f"e{number}")]) for number in range(400, 500)]
+    await asyncio.gather(*under_way)
+    assert [record["id"] for record in reader.records("a", "t1")[1:]] == [f"e{number}" for number in range(500)]
+    assert reader.verify("a", "t1") == []
+
+
+async def test_a_job_over_which_writers_die_is_refused_in_the_end_and_the_next_is_not(
+    log: ProcessStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_store, "_PAUSE_S", 0.01)
+    await log.append("a", [CONTEXT, header()])
+    monkeypatch.setenv("EVOPLANE_FAULT", "before_commit:0")
+    os.kill(writer_of(log), SIGKILL)
+    with pytest.raises(StoreUnavailable, match="ended 3 times"):
+        await log.append("a", [event("e1")])
+    monkeypatch.delenv("EVOPLANE_FAULT")
+    with contextlib.suppress(StoreUnavailable):  # the writer that is starting now may still have the fault
+        await log.append("a", [event("e2")])
+    await log.append("a", [event("e3")])
+    assert reader.records("a", "t1")[-1]["id"] == "e3"
+    assert reader.record("a", "e1") is None
+
+
+async def test_without_a_writer_the_store_refuses_and_goes_on_when_there_is_one_again(
+    log: ProcessStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    monkeypatch.setattr(process_store, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    os.kill(writer_of(log), SIGKILL)
+    async with asyncio.timeout(10):
+        while log.state_of("a") != "refusing":
+            await asyncio.sleep(0.01)
+    assert log.state == "refusing"
+    assert "does not start" in log.counters.failure
+    with pytest.raises(StoreUnavailable, match="does not start"):
+        await log.append("a", [event("e1")])
+    with pytest.raises(StoreUnavailable):
+        await log.erase_key("a", "t1")
+    assert await log.close_idle(["a"], "2100-01-01T00:00:00Z") == {}
+    monkeypatch.undo()
+    async with asyncio.timeout(20):
+        while log.state != "ok":
+            await asyncio.sleep(0.01)
+    await log.append("a", [event("e2")])
+    assert [record["id"] for record in reader.records("a", "t1")[1:]] == ["e2"]
+
+
+async def test_a_store_that_cannot_be_opened_says_so_and_leaves_no_process(settings: Settings) -> None:
+    settings.store_dir.parent.mkdir(parents=True, exist_ok=True)
+    settings.store_dir.write_text("a file where the store should be")
+    before = set(psutil.Process().children())
+    with pytest.raises((OSError, StorageFailed)):
+        await ProcessStore(settings).start()
+    assert set(psutil.Process().children()) <= before
+
+
+async def test_closing_writes_what_was_sent(settings: Settings, reader: StoreReader) -> None:
+    store = ProcessStore(settings)
+    await store.start()
+    sent = [store.submit("a", [CONTEXT, header(), event(f"e{number}")]) for number in range(200)]
+    await store.close()
+    assert all(len(each.result()) == 3 for each in sent)
+    assert len(reader.records("a", "t1")) == 201
+    with pytest.raises(StoreUnavailable, match="not running"):
+        await store.append("a", [event("late")])
+
+
+async def test_trouble_and_its_end_are_told_without_being_asked(log: ProcessStore, settings: Settings) -> None:
+    await log.append("a", [CONTEXT, header()])
+    psutil.Process(writer_of(log)).rlimit(psutil.RLIMIT_FSIZE, (4096, -1))
+    with pytest.raises(StoreUnavailable):
+        for number in range(20):
+            await log.append("a", [event(f"e{number}", text=os.urandom(5000).hex())])
+    assert log.state_of("a") == "refusing"
+    assert log.state_of("b") == "ok"
+    psutil.Process(writer_of(log)).rlimit(psutil.RLIMIT_FSIZE, (-1, -1))
+    async with asyncio.timeout(10):
+        while log.state_of("a") != "ok":
+            await asyncio.sleep(0.01)
+
+
+async def test_idle_trajectories_are_closed_and_keys_erased_by_the_process_that_writes(
+    log: ProcessStore, reader: StoreReader
+) -> None:
+    key, blob = TrajectoryKey("t1", 1, b"key"), SealedBlob("b1", "t1", b"sealed")
+    await log.append("a", [CONTEXT, header(), key, blob, event("e1")])
+    assert await log.close_idle(["a", "nobody"], "2100-01-01T00:00:00Z") == {"a": ["t1"]}
+    await log.erase_key("a", "t1")
+    assert reader.sealed("a", "b1") is None
+    with pytest.raises(StoreUnavailable, match="no tenant id"):
+        await log.erase_key("../a", "t1")
+
+
+@given(st.lists(st.integers(0, 300), max_size=8), st.data())
+def test_a_stream_cut_anywhere_is_the_same_frames(sizes: list[int], data: st.DataObject) -> None:
+    health = frames.Health(StoreCounters(), {})
+    whole = [frames.job_frame(n, n + 1, bytes(size)) for n, size in enumerate(sizes)] + [frames.frame(health)]
+    stream = b"".join(whole)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    reading, found = frames.Frames(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += [(kind, bytes(body)) for kind, body in reading.feed(stream[start:end])]
+    assert [frames.job_numbers(memoryview(body)) for kind, body in found[:-1]] == [
+        (n, n + 1) for n in range(len(sizes))
+    ]
+    assert [len(body) - 12 for _, body in found[:-1]] == sizes
+    assert frames.answer_of(memoryview(found[-1][1])) == health
+
+
+def test_a_stream_that_is_none_of_ours_is_refused() -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        frames.Frames().feed(b"\xff" * 64)
