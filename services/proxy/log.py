@@ -58,6 +58,10 @@ class TenantLog:
         Raises `StorageFailed` or `OSError`, after which nothing of them is stored.
         """
         try:
+            return self._write(jobs, trusting=True)
+        except StorageRefused:
+            self._heads.clear()
+        try:
             return self._write(jobs)
         except StorageRefused as error:
             self._heads.clear()
@@ -143,14 +147,18 @@ class TenantLog:
 
     # -- one transaction
 
-    def _write(self, jobs: Sequence[Drafts]) -> list[Outcome]:
+    def _write(self, jobs: Sequence[Drafts], trusting: bool = False) -> list[Outcome]:
+        """`trusting` takes what is opened for new, and all that is in it, without asking the log.
+
+        Nearly always it is. Where it is not, the log's constraints refuse it, and nothing has happened.
+        """
         outcomes: list[Outcome] = []
         try:
             with self._connection.transaction() as undisturbed:
                 if not undisturbed:
                     self._heads.clear()
                     self._any_pending = self._look_for_pending()
-                placing = self._placing(jobs)
+                placing = self._placing(jobs, trusting)
                 for drafts in jobs:
                     try:
                         outcomes.append(placing.place(drafts))
@@ -169,30 +177,41 @@ class TenantLog:
             del self._heads[next(iter(self._heads))]
         return outcomes
 
-    def _placing(self, jobs: Sequence[Drafts]) -> Placing:
+    def _placing(self, jobs: Sequence[Drafts], trusting: bool) -> Placing:
         """Everything the drafts are likely to need, in as few questions as possible."""
         ids: set[str] = set()
+        opened: set[str] = set()
         trajectories: set[str] = set()
         targets: set[str] = set()
         for drafts in jobs:
             for draft in drafts:
                 match draft:
                     case EventDraft() | AnnotationDraft():
-                        ids.add(draft.id)
-                        trajectories.add(draft.trajectory_id)
+                        if draft.trajectory_id in opened:
+                            targets.add(draft.id)
+                        else:
+                            ids.add(draft.id)
+                            trajectories.add(draft.trajectory_id)
                     case TrajectoryDraft():
-                        trajectories.add(draft.trajectory_id)
+                        if (
+                            trusting
+                            and draft.trajectory_id not in self._heads
+                            and draft.trajectory_id not in trajectories
+                        ):
+                            opened.add(draft.trajectory_id)
+                        else:
+                            trajectories.add(draft.trajectory_id)
                         if isinstance(draft.session_id, str):
                             targets.add(draft.session_id)
                     case Signal():
                         ids.update((draft.annotation.id, draft.target))
         waiting: dict[tuple[str, str], tuple[Signal, ...]] = {}
         if self._any_pending:
-            for signal in self._pending(targets | ids | trajectories):
+            for signal in self._pending(targets | ids | trajectories | opened):
                 where = (signal.target_kind, signal.target)
                 waiting[where] = (*waiting.get(where, ()), signal)
                 ids.add(signal.annotation.id)
-        absent = self._load_heads(trajectories)
+        absent = self._load_heads(trajectories) | opened
         position = self._connection.next_position()
         return Placing(self, position, self._heads, self._known(ids), waiting, absent)
 

@@ -284,3 +284,29 @@ async def test_callers_are_told_in_the_order_in_which_their_drafts_were_stored(l
 def _tell_of(log: EventStore, commit: list[_Queued]) -> list[_Queued]:
     log._tell(commit)
     return commit
+
+
+async def test_what_is_opened_again_and_is_there_already_goes_on_where_it_was(
+    log: EventStore, backend: Backend, reader: StoreReader
+) -> None:
+    await log.append("a", [CONTEXT, header(), event("e1")])
+    other = store_of(backend)  # knows nothing of what the first has written
+    await other.start()
+    stored = await asyncio.gather(
+        other.append("a", [event("e2")]),
+        other.append("a", [header(), event("e1"), event("e3")]),
+        other.append("a", [header("t2", "s2"), event("f1", "t2"), signal("n1", "event", "e1")]),
+    )
+    await other.close()
+    assert [[item.seq for item in each] for each in stored] == [[2], [0, 1, 3], [0, 1, 4]]
+    assert [record.get("id") for record in reader.records("a", "t1")] == [None, "e1", "e2", "e3", "n1"]
+    assert reader.verify("a", "t1") == reader.verify("a", "t2") == []
+
+
+async def test_a_signal_that_waited_for_an_event_is_bound_when_its_trajectory_is_opened(
+    log: EventStore, reader: StoreReader
+) -> None:
+    (waits,) = await log.append("a", [signal("n1", "event", "e1")])
+    assert not waits.bound
+    await log.append("a", [CONTEXT, header(), event("e1")])
+    assert [record.get("id") for record in reader.records("a", "t1")] == [None, "e1", "n1"]

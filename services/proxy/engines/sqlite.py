@@ -123,6 +123,8 @@ class SqliteWriter:
 
     def __init__(self, path: Path) -> None:
         self._data_version = -1
+        self._next_position: int | None = None
+        """The position after the last record's, while nobody else writes."""
         with _failures:
             self._connection = connect(path)
             try:
@@ -137,9 +139,12 @@ class SqliteWriter:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 seen, self._data_version = self._data_version, self._changes_by_others()
+                if seen != self._data_version:
+                    self._next_position = None
                 yield seen == self._data_version
                 self._connection.execute("COMMIT")
             except BaseException:
+                self._next_position = None
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
@@ -161,11 +166,13 @@ class SqliteWriter:
             self._connection.executemany(_update(table, columns, key), rows)
 
     def next_position(self) -> int:
-        rows = self.query("SELECT seq FROM sqlite_sequence WHERE name='records'")
-        return int(rows[0][0]) + 1 if rows else 1
+        if self._next_position is None:
+            rows = self.query("SELECT seq FROM sqlite_sequence WHERE name='records'")
+            self._next_position = int(rows[0][0]) + 1 if rows else 1
+        return self._next_position
 
     def used_position(self, position: int) -> None:
-        """SQLite counts by itself."""
+        self._next_position = position + 1
 
     def scrub(self) -> None:
         """Old pages go from the write-ahead log too; a reader that is in the way leaves that to the next checkpoint."""
