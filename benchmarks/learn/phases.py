@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.learn.school import School, shuffled, timed
+from benchmarks.learn.school import Row, School, shuffled, timed
 from examples.calculator.tasks import tasks
 from flows import training
 from services.worker.adapters import average
@@ -21,6 +21,7 @@ _START = (0.2, 0.5)
 _ENOUGH = 0.25
 """Success after which imitation stops. It shows the first step only; RL must find what to make of the result."""
 _ETAS = (0, 2, 8)
+_FEDERATED_EPOCHS = 2
 _GLANCE = 0.5
 """Share of the held-out tasks that a step of imitation is looked at with; figures use all."""
 _LADDER = "ladder.json"
@@ -100,27 +101,33 @@ class Phases:
         return {"start": success, "eta": table}
 
     def federated(self) -> dict[str, Any]:
-        """Three tenants with a kind of task each: an adapter of one's own, one of everybody's rows, the average."""
-        school = self._school
+        """Three tenants with a kind of task each, whose agents learn from what went well (RFT): an adapter of a tenant's
+        own, one of everybody's rows, the average of the adapters."""
+        school, asked = self._school, self._school.size.federated_tasks
         families = dict(zip(school.stack.tenants, ("short", "long", "large"), strict=True))
-        rows: dict[str, list[dict[str, Any]]] = {}
-        school.start("teacher", None)
+        weak = self._weak()
+        rows: dict[str, list[Row]] = {}
+        school.start("federated-start", weak)
         for tenant, family in families.items():
-            school.ask("teacher", tenant, tasks(school.size.federated_rows, school.seed, (family,)))
-            rows[tenant] = school.shown("teacher", tenant, last=school.size.federated_rows)
-        own = {tenant: school.fit(f"federated-{tenant}", rows[tenant], None) for tenant in families}
-        pooled = school.fit("federated-pooled", [row for each in rows.values() for row in each], None)
+            school.ask("federated-start", tenant, tasks(asked, school.seed, (family,)))
+            rows[tenant] = school.solved("federated-start", tenant, last=asked)
+        everybody = [row for each in rows.values() for row in each]
+        own = {name: school.fit(f"federated-{name}", rows[name], weak, _FEDERATED_EPOCHS) for name in families}
+        pooled = school.fit("federated-pooled", everybody, weak, _FEDERATED_EPOCHS)
         paths = [school.stack.config.var / adapter.path for adapter in own.values()]
         folder = school.stack.config.var / "policies" / "averaged"
         mean = average(paths, [len(rows[tenant]) for tenant in families], folder, school.stack.config.evolve.lora_rank)
         averaged = training.Trained(str(mean["digest"]), "policies/averaged", {})
         table: dict[str, dict[str, float]] = {}
-        for name, adapter in (*own.items(), ("pooled", pooled), ("averaged", averaged)):
-            agent = f"federated-{name}"
+        for name, adapter in (("start", weak), *own.items(), ("pooled", pooled), ("averaged", averaged)):
+            agent = f"federated-{name}-measured"
             school.start(agent, adapter)
             table[name] = {tenant: school.measure(agent, (family,)) for tenant, family in families.items()}
         return {
             "families": families,
+            "heldout": school.size.heldout,
+            "rows": {tenant: len(each) for tenant, each in rows.items()},
+            "start": table["start"],
             "isolated": {tenant: table[tenant][tenant] for tenant in families},
             "pooled": table["pooled"],
             "averaged": table["averaged"],

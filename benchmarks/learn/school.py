@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.live import Live, Say
-from evaluators.cases import cases_of
+from evaluators.cases import Case, cases_of
 from examples.calculator.agent import Attempt, Crowd
 from examples.calculator.tasks import Task, tasks
 from flows import online, training
@@ -42,19 +42,23 @@ class Size:
     group_size: int
     short_updates: int
     """Of the control, of GRPO alone, and for every η."""
-    federated_rows: int
+    federated_tasks: int
+    """That each tenant's users ask."""
 
 
 QUICK = Size(heldout=12, demonstrations=8, imitation_steps=2, updates=2, groups=2, group_size=4, short_updates=1,
-             federated_rows=12)  # fmt: skip
+             federated_tasks=12)  # fmt: skip
 FULL = Size(heldout=64, demonstrations=8, imitation_steps=8, updates=14, groups=6, group_size=8, short_updates=4,
-            federated_rows=48)  # fmt: skip
+            federated_tasks=144)  # fmt: skip
 
 FAMILIES = ("short", "long")
 _LEARNING_RATE = {"sft": 6e-4, "rl": 2e-4}
 _EPOCHS = 1
 """Of one step of imitation: short steps, so that there is one after which 20 to 50% are solved."""
 _CONCURRENCY = 16
+
+Row = dict[str, list[int]]
+"""`prompt_token_ids` and `completion_token_ids`."""
 
 
 class School:
@@ -107,8 +111,15 @@ class School:
         crowd = Crowd(self._url, key, self._model, concurrency=_CONCURRENCY, demonstrate=True)
         asyncio.run(crowd.work(asked))
 
-    def shown(self, agent: str, tenant: str, last: int) -> list[dict[str, Any]]:
+    def shown(self, agent: str, tenant: str, last: int) -> list[Row]:
         """The demonstrated steps of the newest trajectories as SFT rows: prompts as captured."""
+        return self._rows(agent, tenant, last, lambda case: case.demonstration is not None)
+
+    def solved(self, agent: str, tenant: str, last: int) -> list[Row]:
+        """All steps of those of the newest trajectories that ended well, as sampled."""
+        return self._rows(agent, tenant, last, lambda case: case.reward == 1 and bool(case.completion_token_ids))
+
+    def _rows(self, agent: str, tenant: str, last: int, wanted: Callable[[Case], bool]) -> list[Row]:
         writer = Writer(self.stack.config.model_dir)
         reader = open_reader(self.stack.config)
         rows = []
@@ -116,21 +127,23 @@ class School:
             for row in reader.trajectories(tenant, agent=agent, limit=last):
                 records = reader.resolve_all(tenant, reader.records(tenant, row.trajectory_id))
                 for case in cases_of(tenant, records, lambda context: reader.tools(tenant, context)):
-                    if case.trainable and case.prompt_token_ids and case.demonstration is not None:
+                    if case.trainable and case.prompt_token_ids and wanted(case):
                         ids = writer.completion_ids(case)
                         rows.append({"prompt_token_ids": case.prompt_token_ids, "completion_token_ids": ids})
         finally:
             reader.close()
         return rows
 
-    def fit(self, name: str, rows: Sequence[dict[str, Any]], before: training.Trained | None) -> training.Trained:
+    def fit(
+        self, name: str, rows: Sequence[Row], before: training.Trained | None, epochs: int = _EPOCHS
+    ) -> training.Trained:
         """SFT on the rows, going on from an adapter."""
         work = self.folder / "training" / name
         work.mkdir(parents=True, exist_ok=True)
         (work / "train.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
         options = {
             "algorithm": "sft",
-            "epochs": _EPOCHS,
+            "epochs": epochs,
             "batch_size": 8,
             "learning_rate": _LEARNING_RATE["sft"],
             "warmup_steps": 0,

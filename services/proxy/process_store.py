@@ -222,7 +222,7 @@ class ProcessStore:
             await asyncio.sleep(pause_s)
             try:
                 writer = await self._launched()
-            except (OSError, Misconfigured, StoreUnavailable) as error:
+            except Exception as error:  # whatever it is, nothing would be answered if nobody tried again
                 self._down = f"the event store's writer does not start: {error}"
                 _log.error("%s", self._down)
                 self.counters.state, self.counters.failure = "refusing", self._down
@@ -294,6 +294,8 @@ class _Writer(asyncio.Protocol):
         if isinstance(answer, frames.NotOpened):
             await writer.stop()
             raise (Misconfigured if answer.misconfigured else OSError)(answer.failure)
+        if writer._gone.is_set():
+            raise StoreUnavailable("it ended as soon as it had opened the log")
         return writer, answer.health
 
     def send(self, frame: bytes) -> None:

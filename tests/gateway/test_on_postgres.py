@@ -35,7 +35,9 @@ async def test_a_conversation_goes_on_after_a_restart_and_the_command_verifies_i
 ) -> None:
     plain, connection, secrets = prepared(tmp_path, upstream.port)
     connection.close()
-    settings = plain.model_copy(update={"store": Store(engine="postgres", dsn=SecretStr(postgres.dsn))})
+    settings = plain.model_copy(
+        update={"store": Store(engine="postgres", dsn=SecretStr(postgres.dsn), writer="process")}
+    )
     messages = [user("hi " + "long " * 100_000)]
     headers = {"authorization": f"Bearer {secrets['northwind']}"}
     for _ in range(2):
