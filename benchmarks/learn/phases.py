@@ -101,8 +101,8 @@ class Phases:
         return {"start": success, "eta": table}
 
     def federated(self) -> dict[str, Any]:
-        """Three tenants with a kind of task each, whose agents learn from what went well (RFT): an adapter of a tenant's
-        own, one of everybody's rows, the average of the adapters."""
+        """Three tenants with a kind of task each, whose agents learn from what went well (RFT): an adapter of each
+        tenant's own rows, one of everybody's, the average of the adapters."""
         school, asked = self._school, self._school.size.federated_tasks
         families = dict(zip(school.stack.tenants, ("short", "long", "large"), strict=True))
         weak = self._weak()
