@@ -17,8 +17,8 @@ from services.gateway import errors
 from services.gateway.asgi import Request, Send, header_value, respond
 from services.gateway.boundary import named_session, store_reports
 from services.gateway.core import Gateway
-from services.gateway.inference import asked_model, claimed
 from services.gateway.names import foreign
+from services.gateway.preparing import asked_model, claimed
 from services.gateway.upstream import Upstream, forwarded, passed_on
 from services.proxy.dialects import MESSAGES
 from services.proxy.reports import Reported
