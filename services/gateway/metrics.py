@@ -106,6 +106,7 @@ class Metrics:
             *_one("store_commit_seconds_total", "counter", "Time in commits.", f"{counters.commit_seconds:.6f}"),
             *_one("store_spooled_total", "counter", "Exchanges that went to the spool first.", counters.spooled),
             *_one("store_refused_total", "counter", "Exchanges that nothing could make durable.", counters.refused),
+            *_one("store_writer_restarts_total", "counter", "Times its process was replaced.", counters.restarts),
             *_one("store_spool_bytes", "gauge", "What waits in the spool.", counters.spool_bytes),
             *_family("store_state", "gauge", "1 for the state the event log is in: ok, spooling, refusing."),
             *(f'evoplane_store_state{{state="{name}"}} {int(name == counters.state)}' for name in _STATES),

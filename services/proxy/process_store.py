@@ -64,6 +64,7 @@ class ProcessStore:
         """Why there is no writer, when one could not be started."""
         self._in_trouble: dict[str, State] = {}
         self._refused = 0
+        self._restarts = 0
         self.counters = StoreCounters()
         self.expecting: Callable[[], int] = int
         """How many exchanges are under way, whose drafts will come."""
@@ -208,6 +209,7 @@ class ProcessStore:
     def _note(self, health: frames.Health) -> None:
         self.counters, self._in_trouble = health.counters, health.in_trouble
         self.counters.refused += self._refused
+        self.counters.restarts = self._restarts
 
     async def _restart(self, worked_s: float) -> None:
         """Until there is a writer again; what its predecessor has not answered is sent to it."""
@@ -230,6 +232,8 @@ class ProcessStore:
                 pause_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
                 continue
             self._down, self._writer = "", writer
+            self._restarts += 1
+            self.counters.restarts = self._restarts
             for number, waiting in self._sent.items():
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return

@@ -45,6 +45,8 @@ class StoreCounters:
     refused: int = 0
     state: State = "ok"
     spool_bytes: int = 0
+    restarts: int = 0
+    """Of the process that writes."""
     failure: str = field(default="")
 
 

@@ -127,6 +127,7 @@ async def write(plan: Plan) -> None:
     if plan.clock_back:
         locker_of_time.cancel()
     say(f"rss {peak_kib()}")
+    say(f"restarts {opened.counters.restarts}")
     say("done")
 
 

@@ -30,6 +30,8 @@ class Run(msgspec.Struct):
     """Exit status; -9 when it was killed."""
     finished: bool
     peak_kib: int
+    restarts: int
+    """Of the process that writes, where there is one."""
 
 
 def run(plan: Plan, fault: str = "", kill_after_s: float | None = None) -> Run:
@@ -58,6 +60,7 @@ def run(plan: Plan, fault: str = "", kill_after_s: float | None = None) -> Run:
         ended=child.returncode,
         finished=["done"] in said,
         peak_kib=max((int(words[1]) for words in said if words[0] == "rss"), default=0),
+        restarts=max((int(words[1]) for words in said if words[0] == "restarts"), default=0),
     )
 
 

@@ -63,6 +63,7 @@ def test_a_writer_process_killed_here_again_and_again_is_replaced_and_every_job_
     plan = Plan(str(tmp_path), jobs=6, apart=True)
     ended = run(plan, fault=f"{point}:3")
     assert ended.finished
+    assert ended.restarts > 2
     assert len(ended.acknowledged) == plan.jobs * plan.tasks
     assert not losses(plan, ended.acknowledged).any(), losses(plan, ended.acknowledged)
 

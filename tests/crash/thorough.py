@@ -76,6 +76,7 @@ def main() -> None:
                 spool_and_memory,
             ):
                 figures.append(_taken(measure, name, server))
+        figures.append(_taken(lambda place: writers(place, options.hits), "sqlite", server))
         figures.append(_taken(lambda place: away(place, server, options.away), "postgres", server))
     table = _render(figures)
     print(table)
@@ -118,6 +119,19 @@ def write_points(place: _Place, hits: int) -> Figure:
                 plan = plan_for(Path(base.root), point, admin=base.admin, database=base.database)
                 killed = run(plan, fault=f"{point}:{hit}")
                 _after(figure, plan, killed, killed.acknowledged)
+    return figure
+
+
+def writers(place: _Place, hits: int) -> Figure:
+    """The process that writes is killed again and again, as its gateway goes on."""
+    figure = Figure("the writer's process is killed at a write point, and each that takes its place", place.database)
+    for point in ("before_write", "in_write", "before_commit", "after_commit"):
+        for hit in range(1, hits + 1):
+            with place.plan(apart=True) as plan:
+                ended = run(plan, fault=f"{point}:{hit}")
+                assert ended.finished
+                figure.kills += ended.restarts
+                _after(figure, plan, ended, ended.acknowledged)
     return figure
 
 
