@@ -41,5 +41,12 @@ def feedback(
     except httpx.HTTPError as error:
         raise RegistryError(f"the gateway does not answer at {settings().gateway_url}: {error}") from error
     if response.is_error:
-        raise RegistryError(f"the gateway refused: {response.text}")
+        raise RegistryError(f"the gateway refused: {_message(response)}")
     show(response.json(), json)
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{response.status_code} {response.reason_phrase} {response.text}".rstrip()

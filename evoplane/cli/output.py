@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"(?<![a-z])[a-z]{2,4}_[0-9a-f][0-9a-f-]{15,}")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z")
 _GAP = 2
 _LEAST = 10
 """Characters that a column which may be folded keeps."""
@@ -71,17 +72,23 @@ def finite(value: Any) -> Any:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Columns are folded where the terminal is narrow, ids never: a table of them runs over the edge instead."""
+    """Columns are folded where the terminal is narrow, between words while there is room for that; ids never: a table
+    of them runs over the edge instead."""
     if not rows:
         out.print("nothing yet", style="dim")
         return
     from rich.table import Table
     from rich.text import Text
 
-    cells = {column: [_text(row.get(column)) for row in rows] for column in rows[0]}
+    cells = {column: [_cell(row.get(column)) for row in rows] for column in rows[0]}
     natural = {column: max(len(column), *map(len, texts)) for column, texts in cells.items()}
     widths = {column: min(natural[column], _least(column, texts)) for column, texts in cells.items()}
     room = out.console.width - sum(widths.values()) - _GAP * len(widths)
+    lacking = {column: max(0, _longest_word(texts) - widths[column]) for column, texts in cells.items()}
+    for column in sorted(lacking, key=lambda c: (any(" " in text for text in cells[c]), lacking[c])):
+        if lacking[column] <= room:
+            widths[column] += lacking[column]
+            room -= lacking[column]
     for n, column in enumerate(sorted(widths, key=lambda c: natural[c] - widths[c])):
         more = max(0, min(natural[column] - widths[column], room // (len(widths) - n)))
         widths[column] += more
@@ -101,6 +108,17 @@ def _least(column: str, texts: Sequence[str]) -> int:
         return max(len(column), *map(len, texts))
     ids = [len(word) for text in texts for word in text.split() if _ID.search(word)]
     return max(len(column), _LEAST, *ids)
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
+
+
+def _cell(value: Any) -> str:
+    """A time is told to the second."""
+    text = _text(value)
+    time = _TIME.fullmatch(text)
+    return f"{time[1]} {time[2]}" if time else text
 
 
 def _text(value: Any) -> str:

@@ -46,6 +46,8 @@ def status(json: Json = False) -> None:
     """
     rows = [msgspec.to_builtins(component) for component in state.status(settings())]
     show(rows, json)
+    if not rows and not json:
+        err.print(f"not started in {settings().var}: `evoplane up` starts it", highlight=False)
     raise typer.Exit(0 if rows and all(row["state"] == "healthy" for row in rows) else 1)
 
 

@@ -146,11 +146,19 @@ def up(
 ) -> None:
     """Start the stack unless it runs already. Detached, returns when every component is healthy.
 
-    Raises `StackError` when a port is taken, or when a component keeps dying.
+    Raises `StackError` when a port is taken, when a component keeps dying, or when the stack runs without one that is
+    wanted.
     """
     say = progress or (lambda _: None)
     known = state.read(config)
     if known is not None and known.supervisor() is not None:
+        running = {component.name for component in known.components}
+        absent = [component.name for component in _chosen(config, only) if component.name not in running]
+        if absent:
+            raise StackError(
+                f"the stack runs already, without {', '.join(absent)}: `evoplane down`, then `evoplane up` "
+                "(with `--only`: once for each component that is wanted)"
+            )
         say("the stack is running already")
         _wait_until_healthy(config, say)
         return

@@ -45,6 +45,7 @@ class Selection:
                     context = None if id in contexts else self._reader.contexts(tenant, id)
                     contexts.add(id)
                     if context is not None:
+                        self.written += 1
                         yield context
                 for record in chain:
                     self.written += 1

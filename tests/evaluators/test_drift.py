@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,6 +53,15 @@ def test_the_report_uses_those_tests_at_the_corrected_level():
     found, run = drift.compare(current, reference, CONFIG)
     assert run is not None and found.state == "drift" and found.drifted == ("success",)
     assert found.columns["success"] == pytest.approx(drift.two_sample_chi2(reference["success"], current["success"]))
+
+
+def test_a_measure_that_never_changes_is_compared_without_a_warning():
+    rng = np.random.default_rng(2)
+    still, other = window(rng, 60).assign(latency_ms=0.0), window(rng, 60).assign(latency_ms=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found, _ = drift.compare(still, other, CONFIG)
+    assert found.columns["latency_ms"] == 1.0
 
 
 def test_eight_rows_are_not_enough_data():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import httpx
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -138,3 +139,12 @@ def test_a_policy_may_name_its_own_dictionaries_and_fields(tmp_path: Path) -> No
         '[[dictionaries]]\nname = "project"\nterms = ["Blue Heron"]\n[[fields]]\nfield = "badge"\nentity = "BADGE"\n'
     )
     assert run("tenant", "policy", "set", "acme", str(file))["policy"] == "standard+tenant"  # type: ignore[index]
+
+
+def test_a_refusal_of_the_gateway_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = iter([httpx.Response(400, json={"error": {"message": "'resolved' is 0 or 1."}}), httpx.Response(502)])
+    monkeypatch.setattr(httpx, "post", lambda *_, **__: next(refusals))
+    monkeypatch.setenv("EVOPLANE_KEY", "evo_test")
+    for says in ("the gateway refused: 'resolved' is 0 or 1.", "the gateway refused: 502"):
+        result = runner.invoke(app, ["feedback", "resolved", "2", "--session", "se_1"])
+        assert isinstance(result.exception, RegistryError) and str(result.exception).startswith(says)

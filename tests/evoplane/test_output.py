@@ -38,6 +38,24 @@ def test_a_table_without_ids_fits_the_terminal(capsys: pytest.CaptureFixture[str
     assert max(map(len, said.splitlines())) <= 80 and said.count("word") == 40 and said.count("n" * 10) >= 4
 
 
+def test_a_column_of_single_words_is_folded_after_one_of_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "http://127.0.0.1:8400"
+    detail = "ended with status -9, see var/logs/gateway.log " * 2
+    row = {"name": "gateway", "url": url, "restarts": 0, "detail": detail}
+    output.show([row], False)
+    said = capsys.readouterr().out
+    assert url in said and max(map(len, said.splitlines())) <= 80
+
+
+def test_a_time_in_a_table_is_told_to_the_second_and_folds_before_the_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    times = dict.fromkeys(("opened_at", "last_at"), "2026-11-30T17:19:09.118Z")
+    output.show([{"trajectory_id": TRAJECTORY, "session_id": SESSION, **times}], False)
+    said = capsys.readouterr().out.split()
+    assert said.count("2026-11-30") == 2 and said.count("17:19:09") == 2
+    output.show([times], True)
+    assert "2026-11-30T17:19:09.118Z" in capsys.readouterr().out
+
+
 def test_square_brackets_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     output.show([{"why": "not in [prices]"}], False)
     output.show({"why": "not in [prices]"}, False)

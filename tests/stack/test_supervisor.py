@@ -159,6 +159,18 @@ def test_an_unknown_component_is_refused_with_the_known_ones(config: Settings) -
         supervisor.up(config, only=["gatway"])
 
 
+def test_what_a_running_stack_lacks_is_named_instead_of_left_out(config: Settings) -> None:
+    me = psutil.Process()
+    gateway = state.ComponentStatus(name="gateway", state="healthy", url="")
+    config.var.mkdir(parents=True)
+    state.write(config, StackState(supervisor_pid=me.pid, supervisor_started=me.create_time(), components=[gateway]))
+    supervisor.up(config, only=["gateway"])
+    with pytest.raises(supervisor.StackError, match="without mlflow: `evoplane down`"):
+        supervisor.up(config, only=["gateway", "mlflow"])
+    with pytest.raises(supervisor.StackError, match="without worker, prefect, "):
+        supervisor.up(config)
+
+
 def test_a_damaged_state_file_is_no_state(config: Settings) -> None:
     config.var.mkdir(parents=True)
     state.state_file(config).write_text("{")
