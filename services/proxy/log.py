@@ -13,7 +13,7 @@ import msgspec
 from atdp.records import AnnotationDraft, EventDraft, TrajectoryDraft
 from services.proxy import faults
 from services.proxy.blobs import Blobs
-from services.proxy.drafts import InvalidDraft, Signal, Stored, StoreDraft
+from services.proxy.drafts import Close, InvalidDraft, Signal, Stored, StoreDraft
 from services.proxy.engines.base import StorageRefused, WriteConnection
 from services.proxy.packing import pack_all, pack_content
 from services.proxy.placing import ENDING_ANNOTATION, Head, Known, Placing
@@ -150,7 +150,8 @@ class TenantLog:
     def _write(self, jobs: Sequence[Drafts], trusting: bool = False) -> list[Outcome]:
         """`trusting` takes what is opened for new, and all that is in it, without asking the log.
 
-        Nearly always it is. Where it is not, the log's constraints refuse it, and nothing has happened.
+        Nearly always it is. Where it is not, the log's constraints refuse it, and nothing has happened; neither has
+        anything when one of the jobs can't be placed.
         """
         outcomes: list[Outcome] = []
         try:
@@ -163,6 +164,9 @@ class TenantLog:
                     try:
                         outcomes.append(placing.place(drafts))
                     except InvalidDraft as error:
+                        if trusting:
+                            # what was to open a trajectory is not placed, so that nothing says whether it is there
+                            raise StorageRefused(str(error)) from error
                         outcomes.append(error)
                     if placing.size > _MAX_TRANSACTION_BYTES:
                         break
@@ -203,8 +207,12 @@ class TenantLog:
                             trajectories.add(draft.trajectory_id)
                         if isinstance(draft.session_id, str):
                             targets.add(draft.session_id)
+                    case Close():
+                        trajectories.add(draft.trajectory_id)
                     case Signal():
                         ids.update((draft.annotation.id, draft.target))
+                        if draft.target_kind == "trajectory":
+                            trajectories.add(draft.target)
         waiting: dict[tuple[str, str], tuple[Signal, ...]] = {}
         if self._any_pending:
             for signal in self._pending(targets | ids | trajectories | opened):

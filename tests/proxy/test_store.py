@@ -310,3 +310,34 @@ async def test_a_signal_that_waited_for_an_event_is_bound_when_its_trajectory_is
     assert not waits.bound
     await log.append("a", [CONTEXT, header(), event("e1")])
     assert [record.get("id") for record in reader.records("a", "t1")] == [None, "e1", "n1"]
+
+
+async def test_what_goes_on_in_a_trajectory_is_stored_though_a_job_that_opens_it_again_is_no_good(
+    log: EventStore, backend: Backend, reader: StoreReader
+) -> None:
+    await log.append("a", [CONTEXT, header(), event("e1")])
+    other = store_of(backend)  # knows nothing of what the first has written
+    await other.start()
+    bad, good = await asyncio.gather(
+        other.append("a", [header(), event("e\0")]), other.append("a", [event("e2")]), return_exceptions=True
+    )
+    await other.close()
+    assert isinstance(bad, InvalidDraft)
+    assert isinstance(good, list)
+    assert [record.get("id") for record in reader.records("a", "t1")] == [None, "e1", "e2"]
+
+
+async def test_a_signal_is_bound_though_a_later_transaction_of_the_same_batch_opens_its_trajectory_again(
+    log: EventStore, backend: Backend, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.append("a", [CONTEXT, header(), event("e1")])
+    monkeypatch.setattr("services.proxy.log._MAX_TRANSACTION_BYTES", 1)
+    other = store_of(backend)  # knows nothing of what the first has written
+    await other.start()
+    stored = await asyncio.gather(
+        other.append("a", [header("t2", "s2"), signal("n1", "trajectory", "t1")]),
+        other.append("a", [header(), event("e1"), event("e2")]),
+    )
+    await other.close()
+    assert [[item.seq for item in each] for each in stored] == [[0, 2], [0, 1, 3]]
+    assert [record.get("id") for record in reader.records("a", "t1")] == [None, "e1", "n1", "e2"]
