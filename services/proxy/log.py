@@ -49,6 +49,10 @@ class TenantLog:
         self._heads: dict[str, Head] = {}
         self._any_pending = True
 
+    def in_place(self) -> bool:
+        """Is it still where a reader looks for it?"""
+        return self._connection.in_place()
+
     def close(self) -> None:
         self._connection.close()
 

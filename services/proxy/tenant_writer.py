@@ -138,7 +138,13 @@ class TenantWriter:
             return []
 
     def log(self) -> TenantLog:
-        """The open log. Raises `StorageFailed`."""
+        """The open log; opened anew when it was taken away, or nobody would ever read what is written there.
+
+        Raises `StorageFailed`.
+        """
+        if self._opened is not None and not self._opened.in_place():
+            _log.error("the event log of %s was taken away or replaced: what is there now is opened", self.tenant)
+            self.close()
         if self._opened is None:
             self._opened = self._opening()
         return self._opened

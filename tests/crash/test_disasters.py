@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from services.proxy import tenant_writer
-from services.proxy.drafts import StoreUnavailable
+from services.proxy.drafts import InvalidDraft, StoreUnavailable
 from services.proxy.store import EventStore, StoreReader
 from tests.crash.child import Plan
 from tests.crash.harness import Run, losses, restart, run
@@ -114,6 +114,31 @@ async def test_a_database_file_that_is_damaged_takes_its_own_tenant_to_the_spool
     for tenant in ("a", "b"):
         assert [record["id"] for record in reader.records(tenant, "t1")[1:]] == ["e0", "e1"]
         assert reader.verify(tenant, "t1") == []
+
+
+@pytest.mark.parametrize("becomes", ["gone", "another"])
+async def test_what_is_acknowledged_after_a_database_file_was_taken_away_is_in_the_file_that_is_there(
+    tmp_path: Path, becomes: str
+) -> None:
+    store = EventStore(tmp_path)
+    await store.start()
+    await store.append("a", [CONTEXT, header(), event("e1")])
+    file = tmp_path / "a.sqlite"
+    with sqlite3.connect(file) as log, sqlite3.connect(tmp_path / "copy") as copy:
+        log.backup(copy)
+    for each in tmp_path.glob("a.sqlite*"):
+        each.unlink()
+    if becomes == "another":
+        (tmp_path / "copy").replace(file)
+        await store.append("a", [event("e2")])
+    else:
+        with pytest.raises(InvalidDraft, match="never opened"):
+            await store.append("a", [event("e2")])
+    await store.append("a", [CONTEXT, header("t2"), event("e3", "t2")])
+    await store.close()
+    reader = StoreReader(tmp_path)
+    assert [record.get("id") for record in reader.records("a", "t2")] == [None, "e3"]
+    assert reader.verify("a", "t2") == []
 
 
 @pytest.mark.stack

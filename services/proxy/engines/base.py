@@ -40,6 +40,9 @@ def require_tenant(tenant: str) -> str:
 class WriteConnection(Protocol):
     """One tenant's log, open for writing, for one thread. Everything raises `StorageFailed` or `StorageRefused`."""
 
+    def in_place(self) -> bool:
+        """Is this what whoever opens the log now would find? Somebody may have taken it away or put another there."""
+
     def transaction(self) -> AbstractContextManager[bool]:
         """All or nothing, on the disk when it ends, and no other writer of this tenant meanwhile.
 

@@ -91,6 +91,10 @@ class PostgresWriter:
             self._connection.execute(_TENANT, (tenant,))
             self._connection.execute("INSERT INTO logs (position, changes) VALUES (0, 0) ON CONFLICT DO NOTHING")
 
+    def in_place(self) -> bool:
+        """A server's own: its tables are found by name."""
+        return True
+
     @contextmanager
     def transaction(self) -> Iterator[bool]:
         self._connection = self._engine.connection()

@@ -118,10 +118,20 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _file(path: Path) -> tuple[int, int] | None:
+    """Which file that is; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class SqliteWriter:
     """The writer's connection: a commit returns when it is on the disk."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._data_version = -1
         self._next_position: int | None = None
         """The position after the last record's, while nobody else writes."""
@@ -132,6 +142,10 @@ class SqliteWriter:
             except BaseException:
                 self._connection.close()
                 raise
+        self._file = _file(path)
+
+    def in_place(self) -> bool:
+        return _file(self._path) == self._file
 
     @contextmanager
     def transaction(self) -> Iterator[bool]:
