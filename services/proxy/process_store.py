@@ -1,17 +1,19 @@
 """The event store as the gateway uses it: what `EventStore` promises, written by a process of its own.
 
 Jobs are sent as they come and answered a commit at a time. A writer that dies is started again and gets what it
-had not answered once more, in order: whatever it had committed is idempotent by id.
+had not answered once more, in order: whatever it had committed is idempotent by id. So does one that hangs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import count
 from typing import Any, cast
 
@@ -35,6 +37,14 @@ _WORKED_S = 10.0
 _STOP_S = 120.0
 """A stopping writer gets this long to write what has come; what it has not written by then is in the spool, or was
 never acknowledged."""
+_SLOW_S = 15.0
+"""With jobs that a writer has answered none of for so long, no more are taken: they would wait as long."""
+_SILENT_S = 120.0
+"""One that has been silent for so long is killed, and counts as one that died. No transaction takes as long."""
+_OPENING_S = 300.0
+"""What a new one may take to be ready; what it has drained of a spool by then stays drained."""
+_LOOK_S = 5.0
+"""How often that is looked at."""
 
 
 class _Sent(Waiting):
@@ -59,15 +69,24 @@ class ProcessStore:
         self._teller: Teller
         self._writer: _Writer | None = None
         self._restarting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._running = False
+        self._waiting_since = 0.0
+        """When the last job was answered, or the first one was sent that waits (`time.monotonic`)."""
         self._down = ""
         """Why there is no writer, when one could not be started."""
         self._in_trouble: dict[str, State] = {}
         self._refused = 0
         self._restarts = 0
-        self.counters = StoreCounters()
+        self._counters = StoreCounters()
         self.expecting: Callable[[], int] = int
         """How many exchanges are under way, whose drafts will come."""
+
+    @property
+    def counters(self) -> StoreCounters:
+        """As the writer last told them."""
+        why = self._taking_nothing()
+        return replace(self._counters, state="refusing", failure=why) if why else self._counters
 
     @property
     def state(self) -> State:
@@ -76,7 +95,7 @@ class ProcessStore:
 
     def state_of(self, tenant: str) -> State:
         """How a tenant's drafts are kept now; `refusing` when nothing could make them durable."""
-        return "refusing" if self._down else self._in_trouble.get(tenant, "ok")
+        return "refusing" if self._taking_nothing() else self._in_trouble.get(tenant, "ok")
 
     async def start(self) -> None:
         """Start the writer: it opens the spool and takes what a crash left in it into the log.
@@ -87,15 +106,17 @@ class ProcessStore:
         self._teller = Teller(self._loop)
         self._writer = await self._launched()
         self._running = True
+        self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         """Write what has come, then stop."""
         if not self._running:
             return
         self._running = False
-        if self._restarting is not None:
-            self._restarting.cancel()
-            await asyncio.gather(self._restarting, return_exceptions=True)
+        for task in (self._watching, self._restarting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._writer is not None:
             await self._writer.stop()
         self._give_up("the event store was stopped")
@@ -131,6 +152,9 @@ class ProcessStore:
         if len(self._sent) >= MAX_QUEUE:
             self._refused += 1
             raise StoreUnavailable("the event store's queue is full: the disk is too slow")
+        if why := self._taking_nothing():
+            self._refused += 1
+            raise StoreUnavailable(why)
 
     async def close_idle(self, tenants: Iterable[str], before: str) -> dict[str, list[str]]:
         """Close what has had no record since `before`; gives the closed trajectories' ids by tenant.
@@ -155,9 +179,8 @@ class ProcessStore:
 
     def _send(self, job: bytes) -> asyncio.Future[list[Stored]]:
         future: asyncio.Future[list[Stored]] = self._loop.create_future()
-        if self._down:
-            future.set_exception(StoreUnavailable(self._down))
-            return future
+        if not self._sent:
+            self._waiting_since = time.monotonic()
         number = next(self._numbers)
         self._sent[number] = _Sent(future, job)
         if self._writer is not None:
@@ -178,6 +201,7 @@ class ProcessStore:
         match answer:
             case frames.Written():
                 self._note(answer.health)
+                self._waiting_since = time.monotonic()
                 told: list[Waiting] = []
                 for number, result in frames.results_of(answer):
                     waiting = self._sent.pop(number, None)
@@ -207,9 +231,27 @@ class ProcessStore:
             self._restarting = self._loop.create_task(self._restart(time.monotonic() - writer.since))
 
     def _note(self, health: frames.Health) -> None:
-        self.counters, self._in_trouble = health.counters, health.in_trouble
-        self.counters.refused += self._refused
-        self.counters.restarts = self._restarts
+        self._counters, self._in_trouble = health.counters, health.in_trouble
+        self._counters.refused += self._refused
+        self._counters.restarts = self._restarts
+
+    def _taking_nothing(self) -> str:
+        """Why nothing can be made durable for anybody now; empty when it can."""
+        if not self._down and (silent_s := self._silent_s()) > _SLOW_S:
+            return f"the event store's writer has answered nothing for {silent_s:.0f} s"
+        return self._down
+
+    def _silent_s(self) -> float:
+        """How long jobs have waited without any being answered."""
+        return time.monotonic() - self._waiting_since if self._sent else 0.0
+
+    async def _watch(self) -> None:
+        """A writer that hangs must not keep those who wait for it for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._writer is not None and self._silent_s() > _SILENT_S:
+                _log.error("the event store's writer has answered nothing for %.0f s and is killed", self._silent_s())
+                self._writer.kill()
 
     async def _restart(self, worked_s: float) -> None:
         """Until there is a writer again; what its predecessor has not answered is sent to it."""
@@ -223,17 +265,17 @@ class ProcessStore:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                writer = await self._launched()
+                async with asyncio.timeout(_OPENING_S):
+                    writer = await self._launched()
             except Exception as error:  # whatever it is, nothing would be answered if nobody tried again
-                self._down = f"the event store's writer does not start: {error}"
+                self._down = f"the event store's writer does not start: {error or type(error).__name__}"
                 _log.error("%s", self._down)
-                self.counters.state, self.counters.failure = "refusing", self._down
                 self._give_up(self._down)
                 pause_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
                 continue
-            self._down, self._writer = "", writer
+            self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
-            self.counters.restarts = self._restarts
+            self._counters.restarts = self._restarts
             for number, waiting in self._sent.items():
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return
@@ -305,16 +347,21 @@ class _Writer(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         self._transport.write(frame)
 
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     async def stop(self) -> None:
         """Let it write what has come and end; kill it when that takes too long."""
-        self._transport.write(frames.frame(frames.Stop()))
+        if not self._gone.is_set():
+            self._transport.write_eof()
         try:
             async with asyncio.timeout(_STOP_S):
                 await self._gone.wait()
                 await self._process.wait()
         except TimeoutError:
             _log.error("the event store's writer does not end and is killed")
-            self._process.kill()
+            self.kill()
             await self._process.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -44,11 +44,8 @@ class EraseKey(msgspec.Struct, frozen=True, tag=True):
     trajectory_id: str
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Write what has come, then end. The end of the stream means the same."""
-
-
-Order = Open | CloseIdle | EraseKey | Stop
+Order = Open | CloseIdle | EraseKey
+"""The end of the stream is one more: write what has come, then end."""
 
 
 class Health(msgspec.Struct, frozen=True, tag=True):

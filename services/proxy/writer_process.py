@@ -114,8 +114,6 @@ class WriterProcess:
                     self._answer(frames.Erased(number))
                 except (StoreUnavailable, ValueError) as error:
                     self._answer(frames.Erased(number, str(error)))
-            case frames.Stop():
-                self._ended = True
             case frames.Open():
                 raise ValueError("the logs are open already")
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGSTOP
 from typing import Any
 
 import psutil
@@ -189,6 +189,41 @@ async def test_closing_writes_what_was_sent(settings: Settings, reader: StoreRea
     assert len(reader.records("a", "t1")) == 201
     with pytest.raises(StoreUnavailable, match="not running"):
         await store.append("a", [event("late")])
+
+
+async def test_closing_while_a_writer_starts_waits_for_nothing_but_that_it_ends(log: ProcessStore) -> None:
+    os.kill(writer_of(log), SIGKILL)
+    async with asyncio.timeout(20):
+        while log._writer is not None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(process_store._PAUSE_S + 0.1)  # it is on its way and has not read its first order
+        await log.close()
+
+
+async def test_a_writer_that_hangs_is_replaced_and_until_then_nothing_more_is_taken(
+    settings: Settings, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_store, "_SLOW_S", 0.3)
+    monkeypatch.setattr(process_store, "_SILENT_S", 2.0)
+    monkeypatch.setattr(process_store, "_LOOK_S", 0.1)
+    log = ProcessStore(settings)
+    await log.start()
+    await log.append("a", [CONTEXT, header()])
+    hung = writer_of(log)
+    os.kill(hung, SIGSTOP)
+    waits = log.submit("a", [event("e1")])
+    async with asyncio.timeout(20):
+        while log.state_of("a") != "refusing":
+            await asyncio.sleep(0.01)
+        assert "answered nothing" in log.counters.failure
+        with pytest.raises(StoreUnavailable, match="answered nothing"):
+            await log.append("a", [event("e2")])
+        assert (await waits)[0].seq == 1
+    assert writer_of(log) != hung
+    assert log.state == "ok"
+    await log.append("a", [event("e3")])
+    await log.close()
+    assert [record["id"] for record in reader.records("a", "t1")[1:]] == ["e1", "e3"]
 
 
 async def test_trouble_and_its_end_are_told_without_being_asked(log: ProcessStore, settings: Settings) -> None:
