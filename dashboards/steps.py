@@ -162,9 +162,13 @@ def _said(messages: Any) -> list[Passage]:
 
 
 def _did(action: dict[str, Any]) -> list[Passage]:
-    if "arguments" not in action and "raw" not in action:
-        return []
-    return [Passage("call", f"{action.get('name', '')}({_text(action.get('raw', action.get('arguments')))})")]
+    passages = []
+    if "arguments" in action or "raw" in action:
+        given = _text(action.get("raw", action.get("arguments")))
+        passages.append(Passage("call", f"{action.get('name', '')}({given})"))
+    if action.get("decision"):
+        passages.append(Passage("decision", _text(action["decision"])))
+    return passages
 
 
 def _came(outcome: dict[str, Any]) -> list[Passage]:
@@ -172,6 +176,8 @@ def _came(outcome: dict[str, Any]) -> list[Passage]:
     error = outcome.get("error")
     if error:
         passages.append(Passage("error", _text(error)))
+    if outcome.get("reason"):
+        passages.append(Passage("reason", _text(outcome["reason"])))
     return passages
 
 

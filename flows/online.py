@@ -32,13 +32,18 @@ from evoplane.settings import Settings, settings
 from flows import tenancy, training
 from flows.collector import Collector, Group, Plan
 from flows.policies import candidate_name
-from registry import admission, audit, control, pointers
+from registry import admission, audit, control, pointers, tenants
 from registry.admission import Admission
 from registry.manifest import AgentVersion, Manifest, Policy
+from registry.tenants import RegistryError
 from services.proxy.store import open_reader
 from services.worker import client
+from services.worker.training.algorithms import algorithm
+from services.worker.training.job import JobError
 
 _POLL_S = 1.0
+_TELL_S = 60.0
+"""How often somebody who waits is told what there is so far."""
 _UNLOAD_AFTER = 2
 """Updates an old version stays loaded: it is `previous` after the first."""
 
@@ -85,7 +90,7 @@ class Online:
         with self._admitting(), ThreadPoolExecutor(1, thread_name_prefix="trainer") as pool:
             training_now: Future[training.Trained] | None = None
             batch: list[Group] = []
-            began = idle_since = time.monotonic()
+            began = idle_since = told = time.monotonic()
             while len(self.updates) < updates and not until():
                 self.collector.poll(self._versions())
                 self._admit(training_now is not None)
@@ -96,6 +101,9 @@ class Online:
                     served = self._publish(training_now.result(), batch, served, began, began - idle_since)
                     training_now, idle_since = None, time.monotonic()
                     continue
+                if time.monotonic() - told >= _TELL_S:
+                    self._say(self._so_far(training_now is not None))
+                    told = time.monotonic()
                 time.sleep(_POLL_S)
             if training_now is not None:
                 training_now.result()  # not published: whoever stopped us did not ask for it
@@ -112,6 +120,12 @@ class Online:
     def close(self) -> None:
         self._reader.close()
         self._connection.close()
+
+    def _so_far(self, training: bool) -> str:
+        plan, waiting = self._plan, self.collector.waiting.values()
+        whole = sum(len(group.rewards) >= plan.group_size for group in waiting)
+        doing = "training" if training else f"waiting for {plan.groups} groups of {plan.group_size} attempts"
+        return f"{doing}: {whole} whole, {len(waiting) - whole} begun; so far {json.dumps(self.collector.counts)}"
 
     def _versions(self) -> list[str]:
         return training.weights_served(self._config, self._plan.agent)
@@ -203,28 +217,58 @@ class Online:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.online", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.online", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agent", required=True)
     parser.add_argument("--actor", required=True, help="who answers for it; in the audit log")
-    parser.add_argument("--updates", type=int, default=10)
-    parser.add_argument("--staleness", type=int, default=2)
-    parser.add_argument("--algorithm", default="ppo")
+    parser.add_argument("--updates", type=int, default=10, help="weight updates until it ends (default 10)")
+    parser.add_argument("--staleness", type=int, default=2, help="updates that a token may be old (default 2)")
+    parser.add_argument("--algorithm", default="ppo", help="of docs/learning.md (default ppo)")
     parser.add_argument("--tenant", help="one tenant's rollouts; else those of all that agreed to pooling")
     told = parser.parse_args(argv)
     config = settings()
-    reader = open_reader(config)
-    present = reader.tenants()
-    reader.close()
-    tenants = [told.tenant] if told.tenant else tenancy.pooled(config, present)
-    plan = Plan(agent=told.agent, actor=told.actor, tenants=tuple(tenants), algorithm=told.algorithm,
-                staleness=told.staleness, lora_rank=config.evolve.lora_rank, threads=config.worker.threads)  # fmt: skip
-    online = Online(config, plan, config.var / "online" / told.agent, _registered(config), heldout=_held_out(config))
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     try:
-        online.run(told.updates)
-    finally:
-        online.close()
-    print(json.dumps({"updates": online.updates, "counts": online.collector.counts, "ages": online.collector.ages}))
-    return 0
+        plan = _plan(config, told)
+        made = Online(
+            config, plan, config.var / "online" / plan.agent, _registered(config), say, heldout=_held_out(config)
+        )
+        say(f"learning from {', '.join(plan.tenants)} with {plan.algorithm}; Ctrl-C ends it")
+        status = 0
+        try:
+            made.run(told.updates)
+        except KeyboardInterrupt:
+            status = 130
+        finally:
+            made.close()
+    except (RegistryError, JobError, training.TrainingFailed, client.PolicyRefused) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({"updates": made.updates, "counts": made.collector.counts, "ages": made.collector.ages}))
+    return status
+
+
+def _plan(config: Settings, told: argparse.Namespace) -> Plan:
+    """Raises `RegistryError` or `JobError` for what would wait for ever."""
+    connection = control.connect(config.control_db)
+    tenants.get_agent(connection, told.agent)
+    present = sorted({key.tenant for key in tenants.list_keys(connection) if key.agent == told.agent})
+    if not present:
+        raise RegistryError(
+            f"no tenant works with {told.agent!r}: make a key with `evoplane key create --tenant T --agent {told.agent}`"
+        )
+    if told.tenant and told.tenant not in present:
+        raise RegistryError(f"tenant {told.tenant!r} has no key for {told.agent!r}; there are: {', '.join(present)}")
+    learns_from = algorithm(told.algorithm).learns_from()
+    if learns_from not in ("groups", "successes"):
+        raise JobError(f"{told.algorithm} learns from {learns_from}; online there are attempts and their rewards only")
+    return Plan(agent=told.agent, actor=told.actor, algorithm=told.algorithm, staleness=told.staleness,
+                tenants=(told.tenant,) if told.tenant else tuple(tenancy.pooled(config, present)),
+                lora_rank=config.evolve.lora_rank, threads=config.worker.threads)  # fmt: skip
 
 
 def _registered(config: Settings) -> Register:

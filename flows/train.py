@@ -151,7 +151,9 @@ def _averaged(config: Settings, adapters: Sequence[Trained], sizes: Sequence[int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agent", required=True)
     parser.add_argument("--algorithm", help="without one only a snapshot is taken")
     parser.add_argument("--tenancy", choices=["isolated", "pooled", "federated"], default="isolated")

@@ -52,8 +52,7 @@ def evolve(
 
     It goes into the ledger of alerts: where one is open already, the reason joins it, and one evolution answers both.
 
-    A dry run does its work in this terminal: candidates are made, trained and replayed, but nothing is registered,
-    recorded or left loaded.
+    A dry run works in this terminal: candidates are made, trained and replayed, but nothing is kept or left loaded.
 
     Example: evoplane evolve --agent support --reason "new product line"
     """

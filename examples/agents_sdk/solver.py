@@ -90,7 +90,7 @@ def _given(count: int, group: int, seed: int) -> Iterator[Task]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base_url")
     parser.add_argument("key")
     parser.add_argument("--model", default="smollm2-135m")

@@ -141,7 +141,7 @@ def _expression(arguments: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base_url", help="the gateway's address")
     parser.add_argument("key")
     parser.add_argument("--model", default="smollm2-135m")

@@ -206,3 +206,47 @@ def test_an_update_that_the_worker_refuses_is_not_served_and_nobody_is_left_wait
     assert pointers.read_route(connection, AGENT).champion == "1"
     assert list(pointers.versions(connection, AGENT)) == ["1"]
     assert admission.closed(connection) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--agent", "nobody"], "evoplane agent create nobody"),
+        (["--tenant", "lumen"], "tenant 'lumen' has no key for 'support'; there are: northwind"),
+        (["--algorithm", "ppoo"], "ppoo is none of"),
+        (["--algorithm", "dpo"], "dpo learns from pairs"),
+    ],
+)
+def test_what_would_wait_for_ever_is_refused_at_once(
+    config: Settings,
+    arguments: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(online, "settings", lambda: config)
+    tenants.create_key(control.connect(config.control_db), "northwind", AGENT)
+    assert online.main(["--agent", AGENT, "--actor", "ann", *arguments]) == 1
+    said = capsys.readouterr()
+    assert says in said.err and not said.out
+
+
+def test_an_agent_that_nobody_has_a_key_for_is_not_waited_for(
+    config: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(online, "settings", lambda: config)
+    assert online.main(["--agent", AGENT, "--actor", "ann"]) == 1
+    assert "evoplane key create" in capsys.readouterr().err
+
+
+def test_one_who_waits_is_told_what_there_is(
+    config: Settings, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(online, "open_reader", lambda _: log)
+    monkeypatch.setattr(online, "_POLL_S", 0.0)
+    monkeypatch.setattr(online, "_TELL_S", 0.0)
+    log.tell(1, "One task.", 1.0)
+    told: list[str] = []
+    made = Online(config, plan(), tmp_path / "work", register(control.connect(config.control_db)), told.append)
+    made.run(updates=1, until=lambda: len(told) > 0)
+    assert told[0].startswith("waiting for 1 groups of 2 attempts: 0 whole, 1 begun; so far {")

@@ -111,6 +111,20 @@ async def test_a_trajectory_is_shown_as_a_person_reads_it() -> None:
     assert len(whole[3]["o"]["messages"]) == 3, "the records themselves have it"
 
 
+async def test_what_a_person_decided_and_how_the_work_ended_are_shown() -> None:
+    asked = replace(
+        event("e1", kind="approval"), a=Action(name="refund", arguments={"amount": 20}, decision="granted by dana")
+    )
+    ended = replace(event("e2", kind="outcome"), y=Outcome(status="ok", reason="solved"))
+    opened = EventStore(settings().store_dir)
+    await opened.start()
+    await opened.append("a", [CONTEXT, header("t1"), asked, ended])
+    await opened.close()
+    lines = [line.strip() for line in CliRunner().invoke(app, ["trajectories", "show", "t1"]).output.splitlines()]
+    assert 'call: refund({"amount": 20})' in lines and "decision: granted by dana" in lines
+    assert "reason: solved" in lines
+
+
 async def test_what_an_agent_named_cannot_look_like_another_step() -> None:
     forged = "track\n   9  outcome  user  ok \u202eko"
     done = replace(event("e1", kind="tool_call"), o=Observation(), a=Action(name=forged, arguments={}))

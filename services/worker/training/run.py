@@ -137,7 +137,11 @@ def _vocab_size(base: Path) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m services.worker.training.run", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m services.worker.training.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--job", type=Path, required=True, help="the job file (JSON)")
     parser.add_argument("--threads", type=int, help="compute threads, instead of the job's")
     options = parser.parse_args(argv)
