@@ -259,7 +259,7 @@ def _plan(config: Settings, told: argparse.Namespace) -> Plan:
     present = sorted({key.tenant for key in tenants.list_keys(connection) if key.agent == told.agent})
     if not present:
         raise RegistryError(
-            f"no tenant works with {told.agent!r}: make a key with `evoplane key create --tenant T --agent {told.agent}`"
+            f"nobody has a key for {told.agent!r}: `evoplane key create --tenant T --agent {told.agent}` makes one"
         )
     if told.tenant and told.tenant not in present:
         raise RegistryError(f"tenant {told.tenant!r} has no key for {told.agent!r}; there are: {', '.join(present)}")
