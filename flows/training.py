@@ -213,8 +213,16 @@ def run_job(
     if not keep and not target.exists():
         target = work / "adapter"
     elif not target.exists():
-        shutil.copytree(work / "adapter", target)
+        _keep(work / "adapter", target)
     return Trained(result["digest"], str(target.resolve().relative_to(config.var.resolve())), result)
+
+
+def _keep(adapter: Path, target: Path) -> None:
+    """Copy an adapter; whatever dies meanwhile, nothing that is not whole has its name."""
+    fresh = target.with_name(f"{target.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(adapter, fresh)
+    fresh.rename(target)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

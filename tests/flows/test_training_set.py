@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -268,6 +269,33 @@ exit 2
     with pytest.raises(training.TrainingFailed, match="status 2"):
         training.train(config, "support", TRAINING, lambda line: told.append(line["loss"]))
     assert told == [1.0]
+
+
+def test_an_adapter_whose_copying_was_interrupted_is_copied_whole_the_next_time(
+    config: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = config.var / "training" / "support" / "abc"
+    (work / "adapter").mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (work / "adapter" / name).write_text(name)
+    digest = policy_digest(work / "adapter")
+    (work / "result.json").write_text(json.dumps({"digest": digest}))
+    script = tmp_path / "trainer"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    def interrupted(source: Path, target: Path) -> None:
+        target.mkdir(parents=True)
+        shutil.copy(source / "adapter_config.json", target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "copytree", interrupted)
+        training.train(config, "support", TRAINING, lambda _: None)
+
+    kept = training.train(config, "support", TRAINING, lambda _: None)
+    assert policy_digest(config.var / kept.path) == digest
 
 
 def test_a_trainer_does_not_outlive_a_killed_flow(config: Settings, trainer: Path):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.worker.policies import model_digest, policy_digest
 from services.worker.training.job import JobError, read_job
@@ -147,6 +147,27 @@ def test_training_goes_on_from_an_adapter(make: Make, rows: list[dict]) -> None:
 
     # the reference is the base, which the adapter has left already
     assert metrics(file)[0]["kl"] > 1e-4
+
+
+@pytest.mark.parametrize("other", [{"num_hidden_layers": 3}, {"num_hidden_layers": 1}, {"hidden_size": 64}])
+def test_training_goes_on_from_no_adapter_of_another_base(
+    make: Make, rows: list[dict], tiny_model: Path, tmp_path: Path, other: dict[str, int]
+) -> None:
+    config = AutoConfig.from_pretrained(tiny_model, **other)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    theirs = run(read_job(make("t", rows, algorithm="sft", base=str(tmp_path / "other"), logprob_check="off")))
+
+    with pytest.raises(JobError, match="of another base"):
+        run(read_job(make("ours", rows, algorithm="sft", initial_adapter=theirs["adapter"])))
+
+
+def test_training_stops_before_its_weights_are_no_numbers(make: Make, rows: list[dict]) -> None:
+    rows[3]["weight"] = 1e308
+    file = make("job", rows, algorithm="sft")
+
+    with pytest.raises(JobError, match="weights that are no numbers"):
+        run(read_job(file))
+    assert not (file.parent / "out/adapter").exists()
 
 
 def test_a_process_reward_model_keeps_its_head_beside_the_adapter(make: Make, rows: list[dict]) -> None:

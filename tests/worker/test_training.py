@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from torch import equal
 from services.worker.policies import policy_digest
 from services.worker.training.examples import Example
 from services.worker.training.job import JobError, read_job
+from services.worker.training.metrics import Metrics, MetricsLog
 from services.worker.training.run import main, run
 from tests.worker.conftest import VOCABULARY, write_job
 
@@ -86,6 +88,41 @@ def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path: Path, tiny_model: 
 
     assert other["resumed_from"] is None
     assert other["digest"] != first["digest"]
+
+
+@pytest.mark.parametrize(
+    "file", ["checkpoint/progress.json", "checkpoint/trained.safetensors", "checkpoint/optimizer.bin", "metrics.jsonl"]
+)
+def test_a_run_does_not_go_on_from_what_was_damaged_and_says_what_that_is(
+    job_file: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    job = read_job(job_file)
+    write = MetricsLog.write
+
+    def die(self: MetricsLog, told: Metrics) -> None:
+        if told.step == 5:
+            raise KeyboardInterrupt
+        write(self, told)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(MetricsLog, "write", die)
+        run(job)
+    damaged = job.output / file
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+
+    with pytest.raises(JobError, match=f"{Path(file).parts[0]} is damaged"):
+        run(job)
+
+
+def test_a_figure_that_was_no_number_is_read_again_as_that(tmp_path: Path) -> None:
+    known = {"steps": 2, "epoch": 0, "loss": 1.0, "learning_rate": 0.1, "grad_norm": 1.0, "tokens": 1, "seconds": 1.0}
+    MetricsLog(tmp_path / "metrics.jsonl").write(Metrics(step=1, **known, kl=math.nan, figures={"clipped": math.nan}))  # type: ignore[arg-type]
+
+    again = MetricsLog(tmp_path / "metrics.jsonl")
+
+    again.write(Metrics(step=2, **known))  # type: ignore[arg-type]
+    first, _ = (json.loads(line) for line in (tmp_path / "metrics.jsonl").open())
+    assert (first["kl"], first["figures/clipped"]) == (None, None)
 
 
 def test_unusable_examples_are_dropped_and_counted_by_reason(

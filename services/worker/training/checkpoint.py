@@ -17,6 +17,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file, save_file
 
+from services.worker.training.job import JobError
+
 _PROGRESS = "progress.json"
 _TRAINED = "trained.safetensors"
 
@@ -68,16 +70,23 @@ class Checkpoint:
         shutil.rmtree(old, ignore_errors=True)
 
     def load(self, fingerprint: str) -> Progress | None:
-        """Restore the newest whole checkpoint of this job and return its progress, or None."""
+        """Restore the newest whole checkpoint of this job and return its progress, or None.
+
+        Raises `JobError` for one that was damaged: what of it is loaded by then is no place to start from.
+        """
         for directory in (self._directory, self._directory.with_suffix(".old")):
             file = directory / _PROGRESS
             if not file.is_file():
                 continue
-            progress = msgspec.json.decode(file.read_bytes(), type=Progress)
-            if progress.fingerprint == fingerprint:
+            try:
+                progress = msgspec.json.decode(file.read_bytes(), type=Progress)
+                if progress.fingerprint != fingerprint:
+                    continue
                 self._accelerator.load_state(str(directory))
-                progress.resumed_from = progress.step
-                return progress
+            except Exception as error:  # of four libraries
+                raise JobError(f"{directory} is damaged ({error}): without it, training begins again") from error
+            progress.resumed_from = progress.step
+            return progress
         return None
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from services.worker.training.batch import Batch, Known, Scores, Totals, collate
 from services.worker.training.batches import packs, schedule
 from services.worker.training.checkpoint import Checkpoint, Progress
 from services.worker.training.examples import Example
-from services.worker.training.job import Job
+from services.worker.training.job import Job, JobError
 from services.worker.training.metrics import Metrics
 from services.worker.training.packing import Pack, pack
 from services.worker.training.policy import load_policy
@@ -138,7 +139,10 @@ class Trainer:
         return _mean_and_max([gap for _, gap in found])
 
     def step(self, step: int) -> dict[str, Any]:
-        """One optimiser step; its figures, summed over packs and processes."""
+        """One optimiser step; its figures, summed over packs and processes.
+
+        Raises `JobError`, with the weights as they were, for a gradient that is no number.
+        """
         job, accelerator = self._job, self._accelerator
         units = self._steps[step][1]
         rows = [i for unit in units for i in unit]
@@ -155,7 +159,12 @@ class Trainer:
                 accelerator.backward(loss * accelerator.num_processes)  # gradients are averaged over processes
             for name, value in figures.items():
                 sums[name] = sums[name] + value if name in sums else value
-        norm = accelerator.clip_grad_norm_(self._trainable, _MAX_GRAD_NORM)
+        norm = float(accelerator.clip_grad_norm_(self._trainable, _MAX_GRAD_NORM))
+        if not isfinite(norm):
+            raise JobError(
+                f"step {step + 1} would leave weights that are no numbers (its gradient's norm is {norm}): look at the "
+                "weights, rewards and log-probabilities of its rows, or lower learning_rate"
+            )
         rate = self._rates.get_last_lr()[0]
         self._optimizer.step()
         self._rates.step()
@@ -176,7 +185,7 @@ class Trainer:
             "logprob_gap_max": gap[1] if gap else None,
             "reward": sum(rewards) / len(rewards) if rewards else None,
             "learning_rate": rate,
-            "grad_norm": float(norm),
+            "grad_norm": norm,
             "figures": told,
         }
 

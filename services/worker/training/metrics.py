@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evoplane.files import write_durably
+from services.worker.training.job import JobError
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,20 +55,27 @@ def _encode(metrics: Metrics) -> bytes:
 
 
 def _decode(line: bytes) -> Metrics:
-    told: dict[str, Any] = msgspec.json.decode(line)
+    # a number is left out where there is none, and null where it was no number
+    told: dict[str, Any] = {k: nan if v is None else v for k, v in msgspec.json.decode(line).items()}
     figures = {name: told.pop(name) for name in list(told) if name.startswith(_FIGURES)}
     told["figures"] = {name.removeprefix(_FIGURES): value for name, value in figures.items()}
     return msgspec.convert(told, type=Metrics)
 
 
 class MetricsLog:
-    """The run's steps, in order; steps repeated after a crash replace their first telling."""
+    """The run's steps, in order; steps repeated after a crash replace their first telling.
+
+    Raises `JobError` for a file that was damaged.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._steps: dict[int, Metrics] = {}
         for line in file.read_bytes().splitlines() if file.exists() else []:
-            metrics = _decode(line)
+            try:
+                metrics = _decode(line)
+            except (msgspec.MsgspecError, AttributeError) as error:
+                raise JobError(f"{file} is damaged ({error}): remove it, and the checkpoint beside it") from error
             self._steps[metrics.step] = metrics
 
     def write(self, metrics: Metrics) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from services.worker.policies import LORA_TARGETS
-from services.worker.training.job import Job
+from services.worker.policies import ADAPTER_FILES, LORA_TARGETS
+from services.worker.training.job import Job, JobError
 from services.worker.training.logprobs import token_scores
 from services.worker.training.packing import ATTENTION, Pack
 
@@ -65,7 +66,7 @@ class Policy(torch.nn.Module):
 
 
 def load_policy(job: Job, *, reward_head: bool = False) -> Policy:
-    """The job's starting weights, fp32."""
+    """The job's starting weights, fp32. Raises `JobError` for an adapter of another base."""
     transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         job.base, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
@@ -73,9 +74,7 @@ def load_policy(job: Job, *, reward_head: bool = False) -> Policy:
     if job.weights == "full":
         policy = Policy(model, reward_head=reward_head)
     elif job.initial_adapter is not None:
-        policy = Policy(
-            PeftModel.from_pretrained(model, job.initial_adapter, is_trainable=True), reward_head=reward_head
-        )
+        policy = Policy(_continued(model, job.initial_adapter), reward_head=reward_head)
     else:
         config = LoraConfig(
             r=job.lora_rank, lora_alpha=2 * job.lora_rank, target_modules=list(LORA_TARGETS), task_type="CAUSAL_LM"
@@ -86,4 +85,20 @@ def load_policy(job: Job, *, reward_head: bool = False) -> Policy:
         policy.model.peft_config["default"].base_model_name_or_path = Path(job.base).name
     if job.gradient_checkpointing:
         policy.bare.gradient_checkpointing_enable({"use_reentrant": False})
+    return policy
+
+
+def _continued(model: PreTrainedModel, adapter: Path) -> PeftModel:
+    """The model with this adapter to be trained on. PEFT leaves out what has no place in the model without a word."""
+    try:
+        policy = PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    except RuntimeError as error:
+        raise JobError(f"initial_adapter: {adapter} is of another base: {error}") from error
+    with safe_open(adapter / ADAPTER_FILES[1], framework="pt") as file:
+        saved = set(file.keys())
+    if lacking := saved ^ set(get_peft_model_state_dict(policy, save_embedding_layers=False)):
+        raise JobError(
+            f"initial_adapter: {adapter} is of another base: {len(lacking)} weights are only in one of them, such as "
+            f"{min(lacking)}"
+        )
     return policy
