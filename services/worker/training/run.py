@@ -1,8 +1,8 @@
 """`python -m services.worker.training.run --job job.json`: one training job, start to adapter.
 
 Prints one line per optimiser step and a last line of JSON. Exit 0: `result.json` is written. Exit 2: the
-job is refused, or can't be gone on with, with the reason on stderr. Killed at any moment, the same command continues; finished,
-it answers from `result.json` at once.
+job is refused, or can't be gone on with, with the reason on stderr. Killed at any moment, the same command
+continues; finished, it answers from `result.json` at once.
 """
 
 from __future__ import annotations
