@@ -101,8 +101,8 @@ class Phases:
         return {"start": success, "eta": table}
 
     def federated(self) -> dict[str, Any]:
-        """Three tenants with a kind of task each, whose agents learn from what went well (RFT): an adapter of each
-        tenant's own rows, one of everybody's, the average of the adapters."""
+        """Three tenants with a kind of task each, whose agents learn from what was solved and what was shown: an
+        adapter of each tenant's own rows, one of everybody's, the average of the adapters."""
         school, asked = self._school, self._school.size.federated_tasks
         families = dict(zip(school.stack.tenants, ("short", "long", "large"), strict=True))
         weak = self._weak()
@@ -110,7 +110,7 @@ class Phases:
         school.start("federated-start", weak)
         for tenant, family in families.items():
             school.ask("federated-start", tenant, tasks(asked, school.seed, (family,)))
-            rows[tenant] = school.solved("federated-start", tenant, last=asked)
+            rows[tenant] = school.good("federated-start", tenant, last=asked)
         everybody = [row for each in rows.values() for row in each]
         own = {name: school.fit(f"federated-{name}", rows[name], weak, _FEDERATED_EPOCHS) for name in families}
         pooled = school.fit("federated-pooled", everybody, weak, _FEDERATED_EPOCHS)

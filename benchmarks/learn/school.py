@@ -115,9 +115,13 @@ class School:
         """The demonstrated steps of the newest trajectories as SFT rows: prompts as captured."""
         return self._rows(agent, tenant, last, lambda case: case.demonstration is not None)
 
-    def solved(self, agent: str, tenant: str, last: int) -> list[Row]:
-        """All steps of those of the newest trajectories that ended well, as sampled."""
-        return self._rows(agent, tenant, last, lambda case: case.reward == 1 and bool(case.completion_token_ids))
+    def good(self, agent: str, tenant: str, last: int) -> list[Row]:
+        """Of the newest trajectories what was demonstrated, and all steps, as sampled, of what was solved."""
+
+        def wanted(case: Case) -> bool:
+            return case.demonstration is not None or (case.reward == 1 and bool(case.completion_token_ids))
+
+        return self._rows(agent, tenant, last, wanted)
 
     def _rows(self, agent: str, tenant: str, last: int, wanted: Callable[[Case], bool]) -> list[Row]:
         writer = Writer(self.stack.config.model_dir)
