@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from benchmarks.live import Live, Say
-from evaluators.cases import Case, cases_of
+from evaluators.cases import cases_of
 from examples.calculator.agent import Attempt, Crowd
 from examples.calculator.tasks import Task, tasks
 from flows import online, training
 from flows.collector import Plan
 from flows.policies import candidate_name
+from flows.rows import turns
 from flows.training_set import Writer
 from registry.manifest import Manifest, Policy
 from services.proxy.store import open_reader
@@ -113,30 +114,29 @@ class School:
 
     def shown(self, agent: str, tenant: str, last: int) -> list[Row]:
         """The demonstrated steps of the newest trajectories as SFT rows: prompts as captured."""
-        return self._rows(agent, tenant, last, lambda case: case.demonstration is not None)
+        return [row for shown, _ in self._newest(agent, tenant, last) for row in shown]
 
     def good(self, agent: str, tenant: str, last: int) -> list[Row]:
         """Of the newest trajectories what was demonstrated, and all steps, as sampled, of what was solved."""
+        return [row for shown, solved in self._newest(agent, tenant, last) for row in (*shown, *solved)]
 
-        def wanted(case: Case) -> bool:
-            return case.demonstration is not None or (case.reward == 1 and bool(case.completion_token_ids))
-
-        return self._rows(agent, tenant, last, wanted)
-
-    def _rows(self, agent: str, tenant: str, last: int, wanted: Callable[[Case], bool]) -> list[Row]:
+    def _newest(self, agent: str, tenant: str, last: int) -> Iterator[tuple[list[Row], list[Row]]]:
+        """Of each trajectory what was demonstrated, and its own steps if it was solved."""
         writer = Writer(self.stack.config.model_dir)
         reader = open_reader(self.stack.config)
-        rows = []
         try:
-            for row in reader.trajectories(tenant, agent=agent, limit=last):
-                records = reader.resolve_all(tenant, reader.records(tenant, row.trajectory_id))
-                for case in cases_of(tenant, records, lambda context: reader.tools(tenant, context)):
-                    if case.trainable and case.prompt_token_ids and wanted(case):
-                        ids = writer.completion_ids(case)
-                        rows.append({"prompt_token_ids": case.prompt_token_ids, "completion_token_ids": ids})
+            for trajectory in reader.trajectories(tenant, agent=agent, limit=last):
+                records = reader.resolve_all(tenant, reader.records(tenant, trajectory.trajectory_id))
+                cases = cases_of(tenant, records, lambda context: reader.tools(tenant, context))
+                cases = [case for case in cases if case.trainable and case.prompt_token_ids]
+                shown = [case for case in cases if case.demonstration is not None]
+                steps = turns(records)[0] if any(case.reward == 1 for case in cases) else []
+                yield (
+                    [_row(case.prompt_token_ids, writer.completion_ids(case)) for case in shown],
+                    [_row(step.prompt, step.completion) for step in steps],
+                )
         finally:
             reader.close()
-        return rows
 
     def fit(
         self, name: str, rows: Sequence[Row], before: training.Trained | None, epochs: int = _EPOCHS
@@ -250,6 +250,10 @@ class _Rollouts:
             working.cancel()
 
         asyncio.run(until_stopped())
+
+
+def _row(prompt: list[int], completion: list[int]) -> Row:
+    return {"prompt_token_ids": prompt, "completion_token_ids": completion}
 
 
 def shuffled(seed: int, rate: float) -> Callable[[Task, bool], float]:
