@@ -7,6 +7,7 @@ slot next, or by a process that runs on and looks for such slots.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import zlib
 from itertools import count
@@ -14,7 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from services.proxy.engines.base import require_tenant
 from services.proxy.spool import Job, Spool
+
+_log = logging.getLogger(__name__)
 
 
 class Slot:
@@ -26,7 +30,10 @@ class Slot:
         self._max_bytes = max_bytes
         self._spools: dict[str, Spool] = {}
         for path in sorted(path for path in folder.iterdir() if path.is_dir()):
-            self.spool(path.name)
+            try:
+                self.spool(require_tenant(path.name))
+            except ValueError as error:  # somebody's copy, say
+                _log.warning("%s is left alone: %s", path, error)
 
     def spool(self, tenant: str) -> Spool:
         """A tenant's spool; made when there is none. Raises `OSError`."""

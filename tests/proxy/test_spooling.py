@@ -257,6 +257,20 @@ async def test_each_process_has_a_spool_of_its_own_and_a_dead_ones_is_taken_over
     await first.close()
 
 
+async def test_a_folder_that_is_no_tenants_keeps_no_store_from_writing(backend: Backend, reader: StoreReader) -> None:
+    for slot in ("0", "7"):  # its own, and one that a dead process left
+        copy = backend.root / "spool" / slot / "a.copy"
+        copy.mkdir(parents=True)
+        (copy / "00000001.jsonl").write_bytes(b"somebody's notes\n")
+    store = store_of(backend)
+    await store.start()
+    await store.append("a", [CONTEXT, header(), event("e1")])
+    assert await store.close_idle(["a"], "2100-01-01T00:00:00Z") == {"a": ["t1"]}
+    await store.close()
+    assert [record.get("id") for record in reader.records("a", "t1")] == [None, "e1"]
+    assert (backend.root / "spool" / "0" / "a.copy" / "00000001.jsonl").read_bytes() == b"somebody's notes\n"
+
+
 def test_the_probe_fails_when_the_log_is_locked(backend: Backend) -> None:
     opened = TenantLog(backend.engine().writing("a"), Blobs(str(backend.root / "blobs")), "a")
     opened.probe()

@@ -176,6 +176,18 @@ def test_a_row_that_is_no_example_is_refused_with_its_line(job_file: Path, row: 
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize("config", ["{}", "{", '{"vocab_size": null}'])
+def test_a_base_whose_configuration_is_no_language_models_is_refused(
+    job_file: Path, tmp_path: Path, config: str
+) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(config)
+    job_file.write_text(json.dumps(json.loads(job_file.read_text()) | {"base": str(tmp_path / "base")}))
+
+    with pytest.raises(JobError, match="is no language model's"):
+        run(read_job(job_file))
+
+
 def test_a_job_with_an_unknown_key_or_a_missing_file_is_refused(job_file: Path, tmp_path: Path) -> None:
     told = json.loads(job_file.read_text())
     job_file.write_text(json.dumps(told | {"learning_rat": 1}))

@@ -132,8 +132,15 @@ def _finished(file: Path, fingerprint: str) -> dict[str, Any] | None:
     return result if whole else None
 
 
+class _Config(msgspec.Struct):
+    vocab_size: int
+
+
 def _vocab_size(base: Path) -> int:
-    return int(msgspec.json.decode((base / "config.json").read_bytes())["vocab_size"])
+    try:
+        return msgspec.json.decode((base / "config.json").read_bytes(), type=_Config).vocab_size
+    except msgspec.DecodeError as error:
+        raise JobError(f"base: {base / 'config.json'} is no language model's: {error}") from error
 
 
 def main(argv: list[str] | None = None) -> int:
