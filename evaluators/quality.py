@@ -101,7 +101,10 @@ def check(rows: pd.DataFrame, min_rows: int, suite_file: Path = SUITE) -> Qualit
 
 def _run(rows: pd.DataFrame, declared: list[dict[str, Any]]) -> dict[str, Any]:
     gx = _great_expectations()
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
     context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("snapshot").add_dataframe_asset("decisions")
     batch = asset.add_batch_definition_whole_dataframe("all")
     suite = context.suites.add(gx.ExpectationSuite(name="decisions", expectations=declared))

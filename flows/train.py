@@ -1,7 +1,7 @@
 """`python -m flows.train`: snapshot, data gate, training set, adapter; what `evoplane train` runs.
 
-Says what it does on standard error and prints one JSON value. Nothing is served by it: an adapter becomes a version
-through `evoplane evolve` and its gates, or `flows.online`.
+Says what it does on standard error and prints one JSON value, `{"error": …}` with exit status 1. Nothing is served by
+it: an adapter becomes a version through `evoplane evolve` and its gates, or `flows.online`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from evoplane.settings import Settings, settings
 from flows import recipes, snapshot, tenancy, training
 from flows.training import Kind, Trained, TrainingFailed, TrainingSet
 from registry import control, tenants, tracking
-from registry.policies import Policies, principal, require
+from registry.policies import Forbidden, Policies, principal, require
 from registry.tenants import RegistryError
 from services.worker import client
 from services.worker.adapters import average
 from services.worker.policies import PolicyError
 from services.worker.training.algorithms import Source, algorithm, names
 from services.worker.training.examples import read_examples
-from services.worker.training.job import JobError
+from services.worker.training.job import JobError, check_fields
 from services.worker.training.staleness import drop_stale
 
 KINDS: dict[Source, Kind] = {**recipes.KINDS, "pairs": "preferences"}
@@ -67,8 +67,15 @@ def train(
     """
     kind = kind_of(name)
     job = {"algorithm": name, **recipes.start(config, agent, name), **options}
+    check_fields(job)
+    algorithm(job["algorithm"], job.get("hyperparameters"))
     taken = take_snapshot(config, agent)
     say(f"snapshot {taken['snapshot']}: {taken['trajectories']} trajectories; {taken['gate']['summary']}")
+    if not taken["trajectories"]:
+        raise TrainingFailed(
+            f"nobody has judged one of the newest {config.monitor.window} trajectories a tenant has with {agent!r}: "
+            "tell what came of them (docs/feedback.md), or look further back (`monitor.window`)"
+        )
     sets = tenancy.sets(config, Path(taken["path"]), together, tenant)
     made: list[dict[str, Any]] = []
     adapters: list[Trained] = []
@@ -110,7 +117,7 @@ def _usable(config: Settings, chosen: TrainingSet, job: Mapping[str, Any]) -> di
     file = Path(chosen.path) / "train.jsonl"
     examples, dropped = read_examples(file, max_length=config.worker.max_model_len, vocab_size=vocabulary)
     examples, stale, _ = drop_stale(examples, job.get("policy_version"), job.get("max_staleness"))
-    kept, lacking = algorithm(job["algorithm"], {}).select(examples)
+    kept, lacking = algorithm(job["algorithm"], job.get("hyperparameters")).select(examples)
     return {"usable": len(kept), "unusable": {**dropped, **stale, **lacking}}
 
 
@@ -180,24 +187,38 @@ def main(argv: Sequence[str] | None = None) -> int:
                 told.algorithm,
                 together=told.tenancy,
                 tenant=told.tenant,
-                options=json.loads(told.options),
+                options=_options(told.options),
                 dry_run=told.dry_run,
                 say=say,
             )
     except (TrainingFailed, JobError, RegistryError, PolicyError, snapshot.SnapshotError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         return 1
     print(json.dumps(made))
     return 0
 
 
+def _options(text: str) -> dict[str, Any]:
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise JobError(f"--options is not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise JobError('--options is a JSON object of a job\'s fields, such as {"epochs": 2}')
+    return told
+
+
 def _may_aggregate(config: Settings, name: str) -> None:
     """Raises `Forbidden` unless the person may bring tenants' data, or what was learned from it, together."""
+    if not name:
+        raise RegistryError("say who asks (`--by NAME`): to bring tenants together takes the role of an operator")
     connection = control.connect(config.control_db)
     who = principal(connection, name)
-    require(
-        connection, Policies.load(config.policies_dir), who, "cross_tenant_aggregate", "Tenant::all", {"pooling": True}
-    )
+    policies = Policies.load(config.policies_dir)
+    try:
+        require(connection, policies, who, "cross_tenant_aggregate", "Tenant::all", {"pooling": True})
+    except Forbidden as error:
+        raise Forbidden(f"{error}; `evoplane role give {name} operator` makes them an operator") from error
 
 
 if __name__ == "__main__":

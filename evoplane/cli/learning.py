@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from evoplane.cli.output import Json, show
+from registry.tenants import RegistryError
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
 
@@ -50,7 +51,10 @@ def train(
 def _run(*told: str) -> dict[str, Any]:
     """Run the flow in a process of its own, because it is heavy; its last line is JSON."""
     done = subprocess.run([sys.executable, "-m", "flows.train", *told], stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise typer.Exit(1)
-    found: dict[str, Any] = jsonlib.loads(done.stdout.splitlines()[-1])
+    try:
+        found: dict[str, Any] = jsonlib.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        found = {"error": f"it ended with status {done.returncode}"}
+    if "error" in found:
+        raise RegistryError(found["error"])
     return found

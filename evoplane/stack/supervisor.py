@@ -66,10 +66,7 @@ class _Runner:
         code = self._child.poll()
         if code is not None:
             process.stop(self._child, grace_s=1.0)  # whatever it left behind in its session
-            wait_s = self._backoff.next_wait_s()
-            self._restart_at = time.monotonic() + wait_s
-            detail = f"ended with status {code}; starting again in {wait_s:.0f} s, see {self._log}"
-            self._move("restarting", pid=None, restarts=self.status.restarts + 1, detail=detail)
+            self._start_later(f"ended with status {code}")
 
     def ask(self) -> None:
         """Ask for health and note the answer."""
@@ -92,8 +89,19 @@ class _Runner:
     def _start(self) -> None:
         self._backoff.started()
         self._failures = 0
-        self._child = process.start(self.component.command, env=self._env, log=self._log)
+        try:
+            self._child = process.start(self.component.command, env=self._env, log=self._log)
+        except OSError as error:  # no process to be had, no room for its log: no reason to stop the others
+            self._child = None
+            self._start_later(f"can't be started ({error})")
+            return
         self._move("starting", pid=self._child.pid)
+
+    def _start_later(self, why: str) -> None:
+        wait_s = self._backoff.next_wait_s()
+        self._restart_at = time.monotonic() + wait_s
+        detail = f"{why}; starting again in {wait_s:.0f} s, see {self._log}"
+        self._move("restarting", pid=None, restarts=self.status.restarts + 1, detail=detail)
 
     def _move(self, to: ComponentState, **fields: object) -> None:
         if to != self.status.state and to not in TRANSITIONS[self.status.state]:

@@ -153,6 +153,8 @@ def main() -> None:
     asked = [task for task in tasks(told.tasks, told.seed) for _ in range(told.group)]
     done = asyncio.run(crowd.work(asked))
     print(f"{sum(a.right for a in done)} of {len(done)} right")
+    if failed := [a.error for a in done if a.error]:
+        print(f"{len(failed)} failed, one with {failed[0]}")
 
 
 if __name__ == "__main__":

@@ -137,3 +137,40 @@ def test_opd_learns_from_what_was_said_about_answers(config: Settings, monkeypat
     assert one["usable"] == one["train"] > 0
     rows = [json.loads(line) for line in (Path(one["path"]) / "train.jsonl").read_text().splitlines()]
     assert all("I meant the other one." in "".join(map(chr, row["hint_prompt_token_ids"])) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("{bad", "--options is not JSON"),
+        ("[1]", "--options is a JSON object"),
+        ('{"nonsense": 1}', "unknown field `nonsense`; a job's fields are heldout, algorithm, "),
+        ('{"epochs": "three"}', "Expected `int`"),
+        ('{"hyperparameters": {"clipp": 0.1}}', "hyperparameters of grpo"),
+    ],
+)
+def test_options_that_no_job_has_are_refused_before_anything_is_done(
+    config: Settings, options: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train, "settings", lambda: config)
+    monkeypatch.setattr(train, "take_snapshot", lambda *_: pytest.fail("a snapshot was taken"))
+    assert train.main(["--agent", "support", "--algorithm", "grpo", "--options", options, "--dry-run"]) == 1
+    assert says in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(("by", "says"), [("", "--by NAME"), ("ann", "evoplane role give ann operator")])
+def test_who_may_not_bring_tenants_together_is_told_how_one_may(
+    config: Settings, by: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train, "settings", lambda: config)
+    told = ["--agent", "support", "--algorithm", "grpo", "--tenancy", "pooled", "--by", by]
+    assert train.main(told) == 1
+    assert says in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_an_agent_whose_work_nobody_judged_has_nothing_to_learn_from(
+    config: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TwoTenants, "tenants", lambda _: [])
+    with pytest.raises(TrainingFailed, match="nobody has judged"):
+        dry(config, "grpo")

@@ -159,6 +159,26 @@ def test_an_unknown_component_is_refused_with_the_known_ones(config: Settings) -
         supervisor.up(config, only=["gatway"])
 
 
+def test_a_component_that_can_not_be_started_now_is_tried_again_and_ends_no_other(
+    config: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = Component("toy", (sys.executable, "-c", "import time; time.sleep(600)"), "", lambda: True, {})
+    start, refusals = supervisor.process.start, iter([BlockingIOError(11, "Resource temporarily unavailable")])
+
+    def refused_once(*given: object, **more: object) -> object:
+        for error in refusals:
+            raise error
+        return start(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(supervisor.process, "start", refused_once)
+    runner = supervisor._Runner(component, config)
+    runner.tick()
+    assert (runner.status.state, runner.status.restarts) == ("restarting", 1)
+    assert "Resource temporarily unavailable); starting again in 1 s" in runner.status.detail
+    wait_until(lambda: runner.tick() or runner.status.state == "starting")
+    runner.stop()
+
+
 def test_what_a_running_stack_lacks_is_named_instead_of_left_out(config: Settings) -> None:
     me = psutil.Process()
     gateway = state.ComponentStatus(name="gateway", state="healthy", url="")

@@ -7,6 +7,7 @@ it. fp32 throughout: served log-probabilities then agree with training to 1e-4 n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -209,20 +210,22 @@ class VllmServer:
         while True:
             self.state = "starting"
             backoff.started()
-            # from the event loop's thread, which lives as long as this process: see process.start
-            self._child = process.start(
-                command(self._settings, self.weights), env=environment(self._settings), log=self.log
-            )
+            self._child = None
             try:
+                # from the event loop's thread, which lives as long as this process: see process.start
+                self._child = process.start(
+                    command(self._settings, self.weights), env=environment(self._settings), log=self.log
+                )
                 await self._until_up(self._child)
                 await self._on_start()
                 self.state = "serving"
                 await asyncio.to_thread(self._child.wait)
-            except VllmError as error:
-                with self.log.open("a") as stream:
-                    stream.write(f"evoplane: {error}\n")
+            except Exception as error:  # also a machine without a process or a thread to spare: later it may have one
+                with contextlib.suppress(OSError), self.log.open("a") as stream:
+                    stream.write(f"evoplane: {error if isinstance(error, VllmError) else repr(error)}\n")
             self.state = "failed"
-            await asyncio.to_thread(process.stop, self._child)
+            if self._child is not None:
+                await asyncio.to_thread(process.stop, self._child)
             self.restarts += 1
             await asyncio.sleep(backoff.next_wait_s())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -119,6 +120,15 @@ def read_job(path: Path) -> Job:
     if job.max_staleness is not None and job.policy_version is None:
         raise JobError("max_staleness needs policy_version, the version training starts from")
     return job
+
+
+def check_fields(told: Mapping[str, Any]) -> None:
+    """Raises `JobError` for a field that a job does not have, or a value it can't have; files are not looked at."""
+    try:
+        msgspec.convert({"base": ".", "examples": ".", "output": ".", **told}, type=Job, dec_hook=_decode_path)
+    except msgspec.ValidationError as error:
+        known = ", ".join(f for f in Job.__struct_fields__ if f not in ("base", "examples", "output"))
+        raise JobError(f"job: {error}; a job's fields are {known}") from error
 
 
 def _decode_path(kind: type, value: object) -> object:
