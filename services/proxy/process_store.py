@@ -326,6 +326,7 @@ class _Writer(asyncio.Protocol):
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,  # what a terminal tells the whole group is the gateway's to hear
                 )
             except BaseException:
                 ours.close()

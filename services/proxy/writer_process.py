@@ -7,6 +7,7 @@ the socket: when that closes, for whatever reason, what has come is written and 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import select
@@ -46,6 +47,7 @@ class WriterProcess:
 
     def run(self) -> None:
         """Until the gateway says so or is gone."""
+        self._answer(frames.Opened(self._told))
         while not (self._ended and not self._inbox):
             self._receive()
             self._work()
@@ -145,7 +147,7 @@ def _first_order(connection: socket.socket) -> Settings:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # a terminal or a supervisor signals the whole group; the gateway still has answers to give
+    # a supervisor may signal every process; the gateway still has answers to give
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
@@ -153,10 +155,9 @@ def main() -> None:
         try:
             writer.open()
         except Exception as error:
-            connection.sendall(frames.frame(frames.NotOpened(str(error), isinstance(error, Misconfigured))))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(frames.frame(frames.NotOpened(str(error), isinstance(error, Misconfigured))))
             return
-        health = frames.Health(writer.counters, writer.in_trouble())
-        connection.sendall(frames.frame(frames.Opened(health)))
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECTOR)

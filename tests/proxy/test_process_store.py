@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -189,6 +190,25 @@ async def test_closing_writes_what_was_sent(settings: Settings, reader: StoreRea
     assert len(reader.records("a", "t1")) == 201
     with pytest.raises(StoreUnavailable, match="not running"):
         await store.append("a", [event("late")])
+
+
+async def test_a_signal_to_the_gateways_group_does_not_reach_its_writer(log: ProcessStore) -> None:
+    assert os.getpgid(writer_of(log)) != os.getpgid(0)
+
+
+async def test_a_writer_whose_gateway_is_gone_before_it_is_ready_ends_without_a_word(settings: Settings) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        writer = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "services.proxy.writer_process", str(theirs.fileno())),
+            pass_fds=(theirs.fileno(),),
+            stderr=asyncio.subprocess.PIPE,
+        )
+    with ours:
+        ours.sendall(frames.frame(frames.Open(settings.model_dump(mode="json", include={"paths", "store"}))))
+    _, said = await writer.communicate()
+    assert (writer.returncode, said) == (0, b"")
 
 
 async def test_closing_while_a_writer_starts_waits_for_nothing_but_that_it_ends(log: ProcessStore) -> None:
