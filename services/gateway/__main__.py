@@ -33,8 +33,9 @@ in a hundred waits that long for it (`evoplane bench gateway`, p99 at c=1)."""
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # uvicorn raises the signal that stopped it again when it is done: a stop that was asked for is no failure
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    # uvicorn, which listens for it later, raises the signal that stopped it again when it is done: a stop that was
+    # asked for is no failure, neither then nor now
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     configuration = settings()
     app = create_app(configuration)
     gc.collect()

@@ -299,6 +299,19 @@ async def test_a_full_disk_is_refused_clearly_and_nothing_acknowledged_is_lost(
     assert lost(settings, traffic) == []
 
 
+def test_a_gateway_that_is_stopped_before_it_listens_for_that_ends(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\n"
+        "from services.gateway import __main__ as gateway\n"
+        "gateway.create_app = lambda _: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "gateway.main()\n"
+        "raise AssertionError('it went on')\n"
+    )
+    environment = {**os.environ, "EVOPLANE_CONFIG": "/nonexistent", "EVOPLANE_PATHS__VAR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()
+
+
 async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
