@@ -57,6 +57,8 @@ _LEARNING_RATE = {"sft": 6e-4, "rl": 2e-4}
 _EPOCHS = 1
 """Of one step of imitation: short steps, so that there is one after which 20 to 50% are solved."""
 _CONCURRENCY = 16
+_TELL_EVERY = 10
+"""Optimiser steps after which somebody who waits is told how far it is."""
 
 Row = dict[str, list[int]]
 """`prompt_token_ids` and `completion_token_ids`."""
@@ -110,6 +112,7 @@ class School:
         """Serve these tasks; after a failure somebody shows what the first step should have been."""
         key = self.stack.key(agent, tenant)
         crowd = Crowd(self._url, key, self._model, concurrency=_CONCURRENCY, demonstrate=True)
+        self._say(f"{agent}: {len(asked)} tasks of {tenant}")
         asyncio.run(crowd.work(asked))
 
     def shown(self, agent: str, tenant: str, last: int) -> list[Row]:
@@ -156,7 +159,13 @@ class School:
             "seed": self.seed,
             "initial_adapter": str(self.stack.config.var / before.path) if before else None,
         }
-        return training.run_job(self.stack.config, work, work / "train.jsonl", None, options, lambda _: None)
+        self._say(f"{name}: learns from {len(rows)} rows")
+
+        def on_metrics(line: dict[str, Any]) -> None:
+            if (step := line.get("step")) and step % _TELL_EVERY == 0:
+                self._say(f"{name}: step {step} of {line.get('steps')}")
+
+        return training.run_job(self.stack.config, work, work / "train.jsonl", None, options, on_metrics)
 
     def reinforce(
         self,

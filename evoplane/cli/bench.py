@@ -89,7 +89,7 @@ def delivery(
 
 @app.command("learn")
 def learn(
-    seeds: Annotated[int, typer.Option(help="Seeds 1 to N, each from the base model.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 to N, each from the base model.")] = 3,
     only: Annotated[
         list[str] | None, typer.Option(help="A phase: lift, grpo-only, control, staleness, federated. May be repeated.")
     ] = None,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.learn import run as learn
-from benchmarks.learn.school import shuffled
+from benchmarks.learn.school import QUICK, School, shuffled
+from evoplane.settings import Settings
 from examples.calculator.tasks import Task
+from flows import training
 
 TASK = Task("?", "1 + 1", "2")
 
@@ -65,3 +68,17 @@ def test_tables_are_made_with_the_first_seed_only(tmp_path: Path, monkeypatch: p
 def test_an_unknown_phase_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no phase 'grpo'; there are: lift, grpo-only"):
         learn.run(tmp_path, seeds=[1], only=["grpo"], quick=True, fresh=False, say=lambda _: None)
+
+
+def test_who_waits_for_a_training_is_told_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_job(*given: Any) -> training.Trained:
+        for step in range(1, 26):
+            given[-1]({"step": step, "steps": 25})
+        return training.Trained("sha256:0", "policies/0", {})
+
+    monkeypatch.setattr(training, "run_job", run_job)
+    told: list[str] = []
+    stack: Any = SimpleNamespace(config=Settings.model_validate({"paths": {"var": tmp_path}}))
+    row = {"prompt_token_ids": [1], "completion_token_ids": [2]}
+    School(stack, tmp_path, 1, QUICK, told.append).fit("first", [row, row], None)
+    assert told == ["first: learns from 2 rows", "first: step 10 of 25", "first: step 20 of 25"]
