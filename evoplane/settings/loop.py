@@ -11,7 +11,7 @@ from evoplane.settings.section import Section
 
 class Monitor(Section):
     interval_s: int = Field(600, ge=60, description="the scheduled monitor looks this often")
-    window: int = Field(400, description="most recent judged trajectories a window holds")
+    window: int = Field(400, description="newest trajectories a tenant that are looked at, judged or not")
     min_outcomes: int = Field(40, description="fewer judged trajectories than this are 'not enough data'")
     target_success: float = Field(0.9, description="success rate below which an agent is worth improving")
     alpha: float = Field(
