@@ -28,6 +28,8 @@ from services.proxy.tenant_writer import State, StoreCounters
 
 _log = logging.getLogger(__name__)
 
+_MAX_WAITING_BYTES = 256 * 2**20
+"""Jobs that are not answered may be as large together, before no more are taken; a request may be of 16 MiB."""
 _TRIES = 3
 """Writers that may die with a job before it is refused."""
 _PAUSE_S = 0.5
@@ -64,6 +66,7 @@ class ProcessStore:
         self._numbers = count(1)
         self._sent: dict[int, _Sent] = {}
         """Jobs that are not answered, in the order in which they came."""
+        self._waiting_bytes = 0
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._loop: asyncio.AbstractEventLoop
         self._teller: Teller
@@ -149,7 +152,7 @@ class ProcessStore:
         """Raises `StoreUnavailable` when drafts could not even be sent now."""
         if not self._running:
             raise StoreUnavailable("the event store is not running")
-        if len(self._sent) >= MAX_QUEUE:
+        if len(self._sent) >= MAX_QUEUE or self._waiting_bytes >= _MAX_WAITING_BYTES:
             self._refused += 1
             raise StoreUnavailable("the event store's queue is full: the disk is too slow")
         if why := self._taking_nothing():
@@ -183,6 +186,7 @@ class ProcessStore:
             self._waiting_since = time.monotonic()
         number = next(self._numbers)
         self._sent[number] = _Sent(future, job)
+        self._waiting_bytes += len(job)
         if self._writer is not None:
             self._writer.send(frames.job_frame(number, self.expecting(), job))
         return future
@@ -204,7 +208,7 @@ class ProcessStore:
                 self._waiting_since = time.monotonic()
                 told: list[Waiting] = []
                 for number, result in frames.results_of(answer):
-                    waiting = self._sent.pop(number, None)
+                    waiting = self._taken(number)
                     if waiting is not None:
                         waiting.outcome = result
                         told.append(waiting)
@@ -259,7 +263,7 @@ class ProcessStore:
         for number, waiting in list(self._sent.items()):
             waiting.tries += 1
             if waiting.tries >= _TRIES:
-                del self._sent[number]
+                self._taken(number)
                 self._refuse([waiting], f"the event store's writer ended {_TRIES} times over it")
         pause_s = 0.0 if worked_s > _WORKED_S else _PAUSE_S
         while True:
@@ -289,7 +293,15 @@ class ProcessStore:
         """Nobody will answer what is not answered."""
         left = list(self._sent.values())
         self._sent.clear()
+        self._waiting_bytes = 0
         self._refuse(left, why)
+
+    def _taken(self, number: int) -> _Sent | None:
+        """A job that waits no more; None for one that does not wait."""
+        sent = self._sent.pop(number, None)
+        if sent is not None:
+            self._waiting_bytes -= len(sent.job)
+        return sent
 
     def _refuse(self, jobs: list[_Sent], why: str) -> None:
         self._refused += len(jobs)

@@ -147,6 +147,22 @@ async def test_a_job_over_which_writers_die_is_refused_in_the_end_and_the_next_i
     assert reader.record("a", "e1") is None
 
 
+async def test_while_a_writer_stands_still_no_more_than_so_many_bytes_wait_for_it(
+    log: ProcessStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_store, "_MAX_WAITING_BYTES", 100_000)
+    await log.append("a", [CONTEXT, header()])
+    writer = psutil.Process(writer_of(log))
+    writer.suspend()
+    waiting = [log.submit("a", [event(f"e{number}", text="x" * 40_000)]) for number in range(3)]
+    with pytest.raises(StoreUnavailable, match="queue is full"):
+        log.submit("a", [event("refused")])
+    writer.resume()
+    await asyncio.gather(*waiting)
+    await log.append("a", [event("e3")])
+    assert [record["id"] for record in reader.records("a", "t1")[1:]] == ["e0", "e1", "e2", "e3"]
+
+
 async def test_without_a_writer_the_store_refuses_and_goes_on_when_there_is_one_again(
     log: ProcessStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
