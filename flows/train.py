@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 say=say,
             )
     except (TrainingFailed, JobError, RegistryError, PolicyError, snapshot.SnapshotError) as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        print(json.dumps({"error": str(error)}))
         return 1
     print(json.dumps(made))
     return 0

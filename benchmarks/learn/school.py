@@ -85,7 +85,7 @@ class School:
         if failed := [attempt.error for attempt in done if attempt.error]:
             raise RuntimeError(f"{len(failed)} of {len(done)} held-out tasks could not be asked: {failed[0]}")
         success = sum(attempt.right for attempt in done) / len(done)
-        self._say(f"{agent}: {success:.0%} of {len(done)} held-out tasks")
+        self._say(f"{agent}: {success:.0%} of {len(done)} held-out tasks ({', '.join(families)})")
         return success
 
     def start(self, agent: str, adapter: training.Trained | None) -> None:
