@@ -45,7 +45,7 @@ check: env ## Lint, types, import direction, quick tests
 	$(BIN)/ruff format --no-cache --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not stack" -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not stack" -n 3 --dist loadfile
 
 test: model clients browser check ## Everything, with real vLLM, Prefect, MLflow and a browser
 	$(BIN)/pytest -v -m stack

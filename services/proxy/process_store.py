@@ -358,7 +358,9 @@ class _Writer(asyncio.Protocol):
         return writer, answer.health
 
     def send(self, frame: bytes) -> None:
-        self._transport.write(frame)
+        """Nothing, once it is gone: `lost` sees to what it has not answered."""
+        if not self._transport.is_closing():
+            self._transport.write(frame)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

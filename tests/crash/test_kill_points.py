@@ -50,13 +50,8 @@ def test_killed_here_on_postgresql_nothing_acknowledged_is_lost(
         assert not losses(plan, killed.acknowledged).any(), losses(plan, killed.acknowledged)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "after_commit",
-        *(pytest.param(p, marks=pytest.mark.stack) for p in ("before_write", "in_write", "before_commit")),
-    ],
-)
+@pytest.mark.stack
+@pytest.mark.parametrize("point", ["before_write", "in_write", "before_commit", "after_commit"])
 def test_a_writer_process_killed_here_again_and_again_is_replaced_and_every_job_is_there_once(
     tmp_path: Path, point: str
 ) -> None:

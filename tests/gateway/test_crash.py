@@ -211,6 +211,7 @@ async def test_kill_9_of_the_process_that_writes_loses_nothing_and_clients_only_
     assert process.stop() == 0
 
 
+@pytest.mark.stack
 async def test_no_writer_outlives_its_gateway(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
@@ -231,6 +232,7 @@ async def test_no_writer_outlives_its_gateway(
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.stack
 async def test_a_session_goes_on_in_its_trajectory_after_kill_9(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
