@@ -7,24 +7,21 @@ had not answered once more, in order: whatever it had committed is idempotent by
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 from evoplane.settings import Settings
 from services.proxy import writer_frames as frames
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
-from services.proxy.engines.base import Misconfigured
 from services.proxy.spool import Job
 from services.proxy.store import MAX_QUEUE
 from services.proxy.telling import Teller, Waiting
 from services.proxy.tenant_writer import State, StoreCounters
+from services.proxy.writer_link import WriterLink
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +33,6 @@ _PAUSE_S = 0.5
 """Between two writers, unless the last one has worked for a while."""
 _LONGEST_PAUSE_S = 5.0
 _WORKED_S = 10.0
-_STOP_S = 120.0
-"""A stopping writer gets this long to write what has come; what it has not written by then is in the spool, or was
-never acknowledged."""
 _SLOW_S = 15.0
 """With jobs that a writer has answered none of for so long, no more are taken: they would wait as long."""
 _SILENT_S = 120.0
@@ -70,7 +64,7 @@ class ProcessStore:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._loop: asyncio.AbstractEventLoop
         self._teller: Teller
-        self._writer: _Writer | None = None
+        self._writer: WriterLink | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._running = False
@@ -201,7 +195,7 @@ class ProcessStore:
 
     # -- what the writer says
 
-    def heard(self, answer: frames.Answer) -> None:
+    def _heard(self, answer: frames.Answer) -> None:
         match answer:
             case frames.Written():
                 self._note(answer.health)
@@ -222,7 +216,7 @@ class ProcessStore:
             case frames.Opened() | frames.NotOpened():
                 raise ValueError("the writer is open already")
 
-    def lost(self, writer: _Writer) -> None:
+    def _lost(self, writer: WriterLink) -> None:
         """The writer is gone. Unless it was told to go, another one takes its place."""
         if writer is not self._writer:
             return
@@ -284,8 +278,8 @@ class ProcessStore:
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return
 
-    async def _launched(self) -> _Writer:
-        writer, health = await _Writer.started(self, self._settings)
+    async def _launched(self) -> WriterLink:
+        writer, health = await WriterLink.started(self._settings, self._heard, self._lost)
         self._note(health)
         return writer
 
@@ -308,98 +302,3 @@ class ProcessStore:
         for waiting in jobs:
             waiting.outcome = StoreUnavailable(why)
         self._teller.take(jobs)
-
-
-class _Writer(asyncio.Protocol):
-    """One writer process and the socket to it."""
-
-    def __init__(self, store: ProcessStore) -> None:
-        self._store = store
-        self._frames = frames.Frames()
-        self._transport: asyncio.Transport
-        self._process: asyncio.subprocess.Process
-        self._opened: asyncio.Future[frames.Opened | frames.NotOpened]
-        self._gone = asyncio.Event()
-        self.since = time.monotonic()
-
-    @classmethod
-    async def started(cls, store: ProcessStore, settings: Settings) -> tuple[_Writer, frames.Health]:
-        """Raises `Misconfigured`, `OSError`, and `StoreUnavailable` when it ends before it says anything."""
-        loop = asyncio.get_running_loop()
-        writer = cls(store)
-        writer._opened = loop.create_future()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                writer._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "services.proxy.writer_process",
-                    str(theirs.fileno()),
-                    pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,  # what a terminal tells the whole group is the gateway's to hear
-                )
-            except BaseException:
-                ours.close()
-                raise
-        await loop.create_unix_connection(lambda: writer, sock=ours)
-        writer.send(frames.frame(frames.Open(_what_to_write(settings))))
-        try:
-            answer = await asyncio.shield(writer._opened)
-        except BaseException:
-            await writer.stop()
-            raise
-        if isinstance(answer, frames.NotOpened):
-            await writer.stop()
-            raise (Misconfigured if answer.misconfigured else OSError)(answer.failure)
-        if writer._gone.is_set():
-            raise StoreUnavailable("it ended as soon as it had opened the log")
-        return writer, answer.health
-
-    def send(self, frame: bytes) -> None:
-        """Nothing, once it is gone: `lost` sees to what it has not answered."""
-        if not self._transport.is_closing():
-            self._transport.write(frame)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-
-    async def stop(self) -> None:
-        """Let it write what has come and end; kill it when that takes too long."""
-        if not self._gone.is_set():
-            self._transport.write_eof()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await self._gone.wait()
-                await self._process.wait()
-        except TimeoutError:
-            _log.error("the event store's writer does not end and is killed")
-            self.kill()
-            await self._process.wait()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-
-    def data_received(self, data: bytes) -> None:
-        for _, body in self._frames.feed(data):
-            answer = frames.answer_of(body)
-            if isinstance(answer, frames.Opened | frames.NotOpened):
-                self._opened.set_result(answer)
-            else:
-                self._store.heard(answer)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._gone.set()
-        if not self._opened.done():
-            self._opened.set_exception(StoreUnavailable("it ended before it had opened the log"))
-        self._store.lost(self)
-
-
-def _what_to_write(settings: Settings) -> dict[str, Any]:
-    store = settings.store.model_dump(mode="json")
-    for name in ("dsn", "owner_dsn"):
-        secret = getattr(settings.store, name)
-        store[name] = None if secret is None else secret.get_secret_value()
-    return {"paths": settings.paths.model_dump(mode="json"), "store": store}

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -77,6 +78,18 @@ class Process:
     def stop(self) -> int:
         self._process.terminate()
         return self._process.wait(20)
+
+
+async def running_gateway(
+    root: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> tuple[Process, Settings, Any]:
+    """A gateway that is ready, its settings, and its tenants' keys."""
+    settings, connection, secrets = prepared(root, upstream.port)
+    connection.close()
+    process = Process(settings, free_port())
+    processes.append(process)
+    await process.ready()
+    return process, settings, secrets
 
 
 @pytest.fixture
@@ -186,12 +199,8 @@ async def test_kill_9_in_the_middle_of_traffic_loses_nothing_that_was_acknowledg
 async def test_kill_9_of_the_process_that_writes_loses_nothing_and_clients_only_wait(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
-    settings, connection, secrets = prepared(tmp_path, upstream.port)
-    connection.close()
     upstream.default = say("one two three", 0.002)
-    process = Process(settings, free_port())
-    processes.append(process)
-    await process.ready()
+    process, settings, secrets = await running_gateway(tmp_path, upstream, processes)
     traffic = Traffic(process.url, secrets)
     running = asyncio.create_task(traffic.run())
     killed = set[int]()
@@ -265,11 +274,7 @@ async def test_a_session_goes_on_in_its_trajectory_after_kill_9(
 async def test_a_full_disk_is_refused_clearly_and_nothing_acknowledged_is_lost(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
-    settings, connection, secrets = prepared(tmp_path, upstream.port)
-    connection.close()
-    process = Process(settings, free_port())
-    processes.append(process)
-    await process.ready()
+    process, settings, secrets = await running_gateway(tmp_path, upstream, processes)
     traffic = Traffic(process.url, secrets)
     process.limit_files(400_000)
     running = asyncio.create_task(traffic.run())
@@ -317,12 +322,8 @@ def test_a_gateway_that_is_stopped_before_it_listens_for_that_ends(tmp_path: Pat
 async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
-    settings, connection, secrets = prepared(tmp_path, upstream.port)
-    connection.close()
     upstream.default = say("one two three four", 0.2)
-    process = Process(settings, free_port())
-    processes.append(process)
-    await process.ready()
+    process, settings, secrets = await running_gateway(tmp_path, upstream, processes)
     client = AsyncOpenAI(base_url=f"{process.url}/v1", api_key=secrets["northwind"], max_retries=0)
     raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=[user("hi")], stream=True)
     stopping = asyncio.create_task(asyncio.to_thread(process.stop))
