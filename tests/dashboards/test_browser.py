@@ -56,6 +56,7 @@ def visit(browser: Any, served: tuple[str, Deployment], scheme: str, owner: str 
     url, deployment = served
     page: Page = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}).new_page()
     page.goto(f"{url}/login")
+    page.wait_for_function("document.activeElement instanceof HTMLInputElement")  # it may get the focus a moment later
     page.keyboard.type(deployment.keys[owner])
     page.keyboard.press("Enter")
     page.wait_for_url(f"{url}/agents/support")
