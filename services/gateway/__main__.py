@@ -1,4 +1,4 @@
-"""`python -m services.gateway`: gateway, router and data proxy in one process."""
+"""`python -m services.gateway`: gateway, router and data proxy; a process beside it writes the records."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ a young collection, 1 to 3 ms once in 140 requests, mostly moves on what stays; 
 
 
 _SWITCH_S = 0.002
-"""`sys.setswitchinterval`. The store's writer computes in a thread of its own; with the interpreter's 5 ms one request
-in a hundred waits that long for it (`evoplane bench gateway`, p99 at c=1)."""
+"""`sys.setswitchinterval`. Where a thread writes the records (`store.writer`), one request in a hundred would wait the
+interpreter's 5 ms for it (`evoplane bench gateway`, p99 at c=1); large requests are read on threads, too."""
 
 
 def main() -> None:

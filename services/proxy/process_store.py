@@ -81,9 +81,11 @@ class ProcessStore:
 
     @property
     def counters(self) -> StoreCounters:
-        """As the writer last told them."""
+        """As the writer last told them, and what it can't know."""
+        told = self._counters
+        known = replace(told, refused=told.refused + self._refused, restarts=self._restarts)
         why = self._taking_nothing()
-        return replace(self._counters, state="refusing", failure=why) if why else self._counters
+        return replace(known, state="refusing", failure=why) if why else known
 
     @property
     def state(self) -> State:
@@ -119,11 +121,7 @@ class ProcessStore:
         self._give_up("the event store was stopped")
 
     async def append(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[Stored]:
-        """Make the drafts durable and place them; gives one `Stored` a draft.
-
-        Idempotent by id. Raises `StoreUnavailable` when nothing could make them durable and
-        `InvalidDraft` when an event's trajectory does not exist.
-        """
+        """Make the drafts durable and place them, as `EventStore.append` does."""
         return await self.submit(tenant, drafts)
 
     def submit(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
@@ -230,8 +228,6 @@ class ProcessStore:
 
     def _note(self, health: frames.Health) -> None:
         self._counters, self._in_trouble = health.counters, health.in_trouble
-        self._counters.refused += self._refused
-        self._counters.restarts = self._restarts
 
     def _taking_nothing(self) -> str:
         """Why nothing can be made durable for anybody now; empty when it can."""
@@ -273,7 +269,6 @@ class ProcessStore:
                 continue
             self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
-            self._counters.restarts = self._restarts
             for number, waiting in self._sent.items():
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return
