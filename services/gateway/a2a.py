@@ -154,7 +154,7 @@ class _Exchange:
         if not names:
             return
         try:
-            await self._gateway.append(tenant, [Answer(name, event_id) for name in names])
+            await self._gateway.store.append(tenant, [Answer(name, event_id) for name in names])
         except StoreUnavailable as error:
             raise errors.not_recording() from error
         known.note(tenant, names)

@@ -125,15 +125,14 @@ async def store_reports(gateway: Gateway, session: Session, items: Sequence[Item
     taken = {id: call for id, call in session.calls.items() if id not in calls}
     _take(session, taken)
     try:
-        stored = await gateway.append(session.key.tenant, [*drafts, *(each.draft for each in placing)])
+        stored = await gateway.store.append(session.key.tenant, [*drafts, *(each.draft for each in placing)])
     except InvalidDraft as error:
         gateway.forget_log(session)
         raise errors.not_recording() from error
     except StoreUnavailable as error:
         _give_back(session, taken)
         raise errors.not_recording() from error
-    for context_id in contexts:
-        gateway.contexts.mark_stored(session.key.tenant, context_id)
+    gateway.contexts.mark_stored(session.key.tenant, drafts, stored)
     answers = []
     for each, result in zip(placing, stored[len(drafts) :], strict=True):
         answers.append(_told(each.draft, result.trajectory_id or session.trajectory_id))
@@ -193,7 +192,7 @@ def _give_back(session: Session, calls: dict[str, PendingCall]) -> None:
 
 
 def _context(gateway: Gateway, session: Session, item: Item, drafts: list[StoreDraft]) -> str:
-    """The id of the context a step was taken under; what the log lacks of it is added to the drafts."""
+    """What the context that a step was taken under is called; what the log lacks of it is added to the drafts."""
     contents: list[Content] = []
     if isinstance(item, Ready):
         context = item.context
@@ -205,7 +204,7 @@ def _context(gateway: Gateway, session: Session, item: Item, drafts: list[StoreD
     else:
         context = bare_context(session.key.agent)
     drafts.extend(gateway.contexts.unstored(session.key.tenant, context, contents))
-    return context.id
+    return gateway.contexts.named(session.key.tenant, context)
 
 
 def _stored(session: Session, placed: _Placed) -> None:

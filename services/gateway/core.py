@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from services.gateway.upstream import Upstreams
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
-from services.proxy.drafts import InvalidDraft, SealedBlob, Stored, StoreDraft, TrajectoryKey
+from services.proxy.drafts import InvalidDraft, Stored
 from services.proxy.ending import Ending
 from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
@@ -38,7 +38,7 @@ from services.proxy.recent import RecentSteps
 from services.proxy.restore import restore
 from services.proxy.retention import retain
 from services.proxy.sessions import Session, Sessions
-from services.proxy.store import StoreUnavailable, open_reader, open_store
+from services.proxy.store import EventStore, StoreUnavailable, open_reader, open_store
 from services.proxy.trace_memory import TraceMemory
 from services.router.assignment import Router
 from services.router.shadow import ShadowMirror
@@ -63,20 +63,18 @@ class Gateway:
         """Is the upstream our worker, which gives token ids when asked?"""
         self.control = ControlWatcher(settings.control_db, settings.model.name, settings.keys_dir)
         self.reader = open_reader(settings)
-        self.governor = Governor(lambda: self.control.picture, self.reader.trajectory_key)
-        self._governor_apart = Governor(lambda: self.control.picture, self.reader.trajectory_key)
-        self._apart = asyncio.Lock()
-        """For large exchanges: a governor is for one thread."""
+        self.names = Governor(lambda: self.control.picture)
+        """For what has to be named here as it is stored; what is stored goes through the store's own."""
         self.budgets = Budgets(lambda: self.control.picture.policies)
         self._counted = settings.var / f"budgets-{settings.gateway.port}.json"
         """Where today's use is written down every few seconds, for the next start."""
         self.router = Router(self.control)
-        self.sessions = Sessions(self.governor.name)
+        self.sessions = Sessions(self.names.name)
         self.contexts = ContextBook()
-        self.store = ProcessStore(settings) if settings.store.writer == "process" else open_store(settings)
+        self.store = self._make_store()
         self.store.expecting = lambda: self.metrics.in_flight
         self.upstreams = Upstreams(settings)
-        self.harvester = Harvester(self.append, partial(open_reader, settings), enabled=settings.harvest.enabled)
+        self.harvester = Harvester(self.store.append, partial(open_reader, settings), enabled=settings.harvest.enabled)
         self.peers = Peers(settings.gateway.upstream_timeout_s)
         self.mcp = McpMemory()
         self.rl = RlKeys(settings.control_db)
@@ -119,6 +117,11 @@ class Gateway:
         await self.store.close()
         self.reader.close()
         await self.control.close()
+
+    @property
+    def durable(self) -> bool:
+        """Is every answer held back until its record is on the disk?"""
+        return self.settings.gateway.capture == "durable"
 
     def authenticate(self, request: Request, scope: str) -> Key:
         """The key of a request; raises 401 or 403. A session's own key decides which session is meant."""
@@ -163,21 +166,24 @@ class Gateway:
         self.known.note(tenant, exchange.kept(ending))
         exchange.failed = ending.status != "ok"
         if exchange.large:
-            await self._durable(await self._submit_apart(exchange, ending), exchange)
-            return partial(self._go_on, exchange, ending)
-        if self.settings.gateway.capture == "durable":
-            await self._durable(self._submit(exchange, ending), exchange)
-            return partial(self._go_on, exchange, ending)
-        if policy.on_failure == "block":
-            # an exchange that can't be redacted must not be answered, so that has to be known first
-            self.record_later(exchange, ending)
-        else:
-            self.store.require_room()
-            self._answered.append((exchange, ending))
-            self.unconfirmed.note(exchange)
-            if len(self._answered) == 1:
-                self.spawn(self._record_soon())
+            stored = await self._durable(await self._submit_large(exchange, ending), exchange)
+            return partial(self._go_on, exchange, ending, stored)
+        # an exchange that can't be redacted must not be answered where the policy says so: that has to be known first
+        if self.durable or policy.on_failure == "block":
+            stored = await self._durable(self._submit(exchange, ending), exchange)
+            return partial(self._go_on, exchange, ending, stored)
+        self.store.require_room()
+        self._answered.append((exchange, ending))
+        self.unconfirmed.note(exchange)
+        if len(self._answered) == 1:
+            self.spawn(self._record_soon())
         return _nothing
+
+    def prepare(self, exchange: Exchange) -> None:
+        """The upstream has the request: what of its record can be made ready before the answer is, elsewhere, if
+        somebody will wait for that record."""
+        if self.durable and not exchange.large and self.store.idle:
+            exchange.ahead = self.store.prepare(exchange.session.key.tenant, exchange.asked(self.contexts))
 
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
@@ -211,17 +217,6 @@ class Gateway:
         tokens, cost = used(call) if call is not None else (None, None)
         self.budgets.settle(exchange.held, tokens, cost)
 
-    async def append(self, tenant: str, drafts: Sequence[StoreDraft]) -> list[Stored]:
-        """Make drafts durable in the form in which they may be stored; gives one `Stored` a draft.
-
-        Raises as `EventStore.append` does, and `StoreUnavailable` when the tenant's policy blocks what can't be
-        redacted.
-        """
-        protected = self.governor.protect(tenant, drafts)
-        stored = await self.store.append(tenant, protected)
-        pairs = zip(protected, stored, strict=True)
-        return [item for draft, item in pairs if not isinstance(draft, SealedBlob | TrajectoryKey)]
-
     def forget_log(self, session: Session) -> None:
         """The store refused what continues this session: point at nothing that was said before."""
         self.sessions.forget_log(session)
@@ -233,13 +228,18 @@ class Gateway:
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
+    def _make_store(self) -> EventStore | ProcessStore:
+        """The event store, with what it needs to redact and to seal."""
+        if self.settings.store.writer == "process":
+            return ProcessStore(self.settings, lambda: self.control.picture, self.reader.trajectory_key)
+        return open_store(self.settings, Governor(lambda: self.control.picture, self.reader.trajectory_key))
+
     def _submit(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
         self._count(exchange, ending)
         try:
-            tenant = exchange.session.key.tenant
             drafts = exchange.drafts(ending, self.contexts)
             self.settle(exchange)
-            return self.store.submit(tenant, self.governor.protect(tenant, drafts))
+            return self.store.submit(exchange.session.key.tenant, drafts, exchange.ahead)
         except StoreUnavailable:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
@@ -248,21 +248,17 @@ class Gateway:
         version = exchange.version
         self.metrics.called(version.agent, version.version, exchange.role, ending.status, ending.completion.usage)
 
-    async def _submit_apart(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
-        """A large exchange is made ready in a thread of its own kind, one at a time: others must not wait for it."""
+    async def _submit_large(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
         self.store.require_room()
         self._count(exchange, ending)
-        tenant = exchange.session.key.tenant
         drafts = exchange.drafts(ending, self.contexts)
         self.settle(exchange)
-        async with self._apart:
-            protected = await asyncio.to_thread(self._governor_apart.protect, tenant, drafts)
-        return await self.store.submit_large(tenant, protected)
+        return await self.store.submit_large(exchange.session.key.tenant, drafts)
 
-    async def _durable(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> None:
-        """Wait until the exchange is on the disk."""
+    async def _durable(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> list[Stored]:
+        """Wait until the exchange is on the disk; gives what became of its drafts."""
         try:
-            await future
+            return await future
         except InvalidDraft as error:
             self._taken_away(exchange)
             raise StoreUnavailable(str(error)) from error
@@ -271,9 +267,9 @@ class Gateway:
         """The log was taken away under a running gateway: begin the trajectory again next time."""
         self.forget_log(exchange.session)
 
-    def _go_on(self, exchange: Exchange, ending: Ending) -> None:
+    def _go_on(self, exchange: Exchange, ending: Ending, stored: list[Stored]) -> None:
         """Only what is durable may be pointed at: the session goes on from the exchange now that it is."""
-        exchange.stored(ending, self.sessions, self.contexts)
+        exchange.stored(ending, stored, self.sessions, self.contexts)
         session, events = exchange.session, [*exchange.inputs, exchange.call]
         self.recent.note(session.key, session.session_id, events)
         self.harvester.offer(session.key.tenant, events)
@@ -286,7 +282,7 @@ class Gateway:
         error = stored.exception()
         try:
             if error is None:
-                self._go_on(exchange, ending)
+                self._go_on(exchange, ending, stored.result())
             else:
                 if isinstance(error, InvalidDraft):
                     self._taken_away(exchange)

@@ -33,7 +33,7 @@ async def events(gateway: Gateway, request: Request, send: Send) -> None:
         raise errors.malformed(f"Send between 1 and {_AT_MOST} events at once.")
     reported = [_read(item, index if isinstance(parsed, list) else None) for index, item in enumerate(items)]
     for item in reported:
-        if gateway.governor.name(key.tenant, item.kind) != item.kind:
+        if gateway.names.name(key.tenant, item.kind) != item.kind:
             raise errors.malformed("A kind names a sort of step and holds nothing that must be hidden.", "kind")
     answers = await store_all(gateway, key, reported)
     await respond_json(send, 202, {"events": answers} if isinstance(parsed, list) else answers[0])

@@ -71,7 +71,7 @@ async def feedback(gateway: Gateway, request: Request, send: Send) -> None:
     signals = [_signal(key, _read(item, index)) for index, item in enumerate(items)]
     await gateway.confirmed(key)
     try:
-        stored = await gateway.append(key.tenant, signals)
+        stored = await gateway.store.append(key.tenant, signals)
     except StoreUnavailable as error:
         raise errors.not_recording() from error
     ended = [

@@ -76,12 +76,12 @@ class Call:
     async def run(self, headers: list[tuple[str, str]]) -> None:
         upstream = self._prepared.upstream
         started = time.monotonic()
-        ahead = asyncio.get_running_loop().call_later(_AHEAD_S, self._read_ahead)
+        prepare = asyncio.get_running_loop().call_later(_AHEAD_S, self._gateway.prepare, self._exchange)
         try:
             try:
                 response = await self._unless_gone(upstream.post(self._prepared.path, self._prepared.body, headers))
             finally:
-                ahead.cancel()
+                prepare.cancel()
             if response is None:
                 return
             self._upstream_s = time.monotonic() - started
@@ -99,12 +99,6 @@ class Call:
             await self._failed("error", errors.upstream_unreachable(str(error)))
         except aiohttp.ClientError as error:
             await self._failed("error", errors.upstream_broken(str(error) or type(error).__name__))
-
-    def _read_ahead(self) -> None:
-        """The upstream has the request: what can be done before its answer is done now."""
-        exchange = self._exchange
-        if not exchange.large:
-            self._gateway.governor.read_ahead(exchange.session.key.tenant, exchange.conversation)
 
     def _relay(self) -> StreamRelay:
         prepared = self._prepared

@@ -74,7 +74,7 @@ async def export_trajectories(gateway: Gateway, request: Request, send: Send) ->
         raise errors.forbidden("export")
     asked = await _read(gateway, request, Export)
     if asked.consumer is not None:
-        asked.consumer = gateway.governor.name(key.tenant, asked.consumer)
+        asked.consumer = gateway.names.name(key.tenant, asked.consumer)
     answer = await asyncio.to_thread(_export, gateway, key, asked)
     await respond_json(send, 200, answer)
 
@@ -85,7 +85,7 @@ async def _start_session(gateway: Gateway, request: Request, send: Send) -> None
         raise errors.forbidden("start sessions")
     gateway.require_recording(key.tenant)
     asked = await _read(gateway, request, StartSession)
-    asked.task_id = gateway.governor.name(key.tenant, asked.task_id)
+    asked.task_id = gateway.names.name(key.tenant, asked.task_id)
     try:
         made = await asyncio.to_thread(_begin, gateway, key, asked)
     except rl_sessions.KeyInUse as error:
@@ -128,7 +128,7 @@ async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
     if before is None or before[0] != asked.reward:
         signal = _reward(key, call["id"], asked.reward, None if before is None else before[1])
         try:
-            await gateway.append(key.tenant, [signal])
+            await gateway.store.append(key.tenant, [signal])
         except StoreUnavailable as error:
             raise errors.not_recording() from error
     await respond_json(send, 200, {"message": "success"})

@@ -195,7 +195,7 @@ class _Import:
         ]
         if signals:
             try:
-                await self._gateway.append(self._key.tenant, signals)
+                await self._gateway.store.append(self._key.tenant, signals)
             except StoreUnavailable as error:
                 raise errors.not_recording() from error
 

@@ -55,7 +55,7 @@ async def webhook(gateway: Gateway, request: Request, send: Send, name: str) -> 
         if (signal := _signal(name, source, rule, index, payload, body, _delivery(request))) is not None
     ]
     try:
-        stored = await gateway.append(source.tenant, signals) if signals else []
+        stored = await gateway.store.append(source.tenant, signals) if signals else []
     except StoreUnavailable as error:
         raise errors.not_recording() from error
     answer = {"ids": [item.id for item in stored], "bound": [item.bound for item in stored]}

@@ -37,7 +37,7 @@ from services.proxy.completion import Choice, Completion
 from services.proxy.contexts import ContextBook
 from services.proxy.conversation import Hash, Seed, after, digest, fingerprints
 from services.proxy.dialects import Dialect
-from services.proxy.drafts import Answer, StoreDraft
+from services.proxy.drafts import Ahead, Answer, Stored, StoreDraft
 from services.proxy.ending import Ending, claim, outcome
 from services.proxy.inputs import Inputs
 from services.proxy.rewording import Told, reworded
@@ -67,6 +67,8 @@ class Exchange:
     translation: dict[str, Any] | None = None
     """From which dialect to which the request was translated, and what was lost on the way."""
 
+    ahead: Ahead | None = None
+    """What the store has been told of it before the answer is there."""
     failed = False
     """Was it answered with an error, or not to its end?"""
     large = False
@@ -84,6 +86,7 @@ class Exchange:
         self.instructions = dialect.instructions(request)
         self._hash_key = hash_key
         self._before = goes_on_from
+        self._asked: list[StoreDraft] | None = None
         seed = goes_on_from.end if goes_on_from is not None else None
         self.prints = fingerprints(self.conversation, self.instructions, hash_key, seed)
 
@@ -118,34 +121,52 @@ class Exchange:
         """Does the request go on from an answer of its session?"""
         return self._before is not None or self._prefix() is not None
 
-    def drafts(self, ending: Ending, contexts: ContextBook) -> list[StoreDraft]:
-        """Everything the store needs to know about this exchange."""
+    def asked(self, contexts: ContextBook) -> list[StoreDraft]:
+        """What the store needs to know whatever is answered: what came with the request."""
         tenant = self.session.key.tenant
         tools = self.request.get("tools")
         context, contents = contexts.context(tenant, self.version, self.upstream, self.model, tools)
-        self.context_id = context.id
+        self._context, self._with_context = context, contexts.unstored(tenant, context, contents)
+        self._ctx = contexts.named(tenant, context)
         self._inputs = Inputs(self.session, self.conversation, self.prints, self._before.turn if self._before else 0)
         self.inputs = [self._event(id=id, **fields) for id, fields in self._inputs.unstored().items()]
+        header = [] if self._opened else [self.header]
+        self._basis = self._depends_on(contexts)
+        self._asked = [*self._with_context, *header, *self.inputs]
+        return self._asked
+
+    def _depends_on(self, contexts: ContextBook) -> tuple[Any, ...]:
+        """What other exchanges and reports may change until the answer is there."""
+        return self._opened, contexts.stored_as(self.session.key.tenant, self._context), self._inputs.basis()
+
+    @property
+    def _opened(self) -> bool:
+        """Is the trajectory in the log?"""
+        return self.session.opened and self.session.trajectory_id == self.trajectory_id
+
+    def drafts(self, ending: Ending, contexts: ContextBook) -> list[StoreDraft]:
+        """Everything the store needs to know about this exchange: first what `asked` gives, if that still holds."""
+        asked = self._asked
+        if asked is None or self._basis != self._depends_on(contexts):
+            asked = self.asked(contexts)
         self._answers = [self._answer(choice) for choice in ending.completion.ordered()]
         first = self._answers[0][0] if self._answers and not self._before else None
         self._told = None if first is None else Told.of(first, self.prints)
         self._goes_on_from = self._before or self._prefix()
         self.call = self._call(ending)
-        opened = self.session.opened and self.session.trajectory_id == self.trajectory_id
-        header = [] if opened else [self.header]
         answers = [Answer(id, self.event_id) for id in self.kept(ending)]
-        return [*contexts.unstored(tenant, context, contents), *header, *self.inputs, self.call, *answers]
+        return [*asked, self.call, *answers]
 
     def kept(self, ending: Ending) -> list[str]:
         """Ids by which the tenant may name this answer later, or what the provider keeps beside it."""
         found = self.dialect.kept(self.request, ending.completion) if ending.status == "ok" else []
         return list(dict.fromkeys(found))
 
-    def stored(self, ending: Ending, sessions: Sessions, contexts: ContextBook) -> None:
-        """The drafts are durable: let the session go on from here."""
+    def stored(self, ending: Ending, became: list[Stored], sessions: Sessions, contexts: ContextBook) -> None:
+        """The drafts are durable, and `became` these: let the session go on from here."""
         session, failed = self.session, ending.status != "ok"
         session.last_used = time.monotonic()
-        contexts.mark_stored(session.key.tenant, self.context_id)
+        contexts.mark_stored(session.key.tenant, self._with_context, became)
         retries = self.call.y.retries if isinstance(self.call.y.retries, int) else 0
         step = self.call.step if isinstance(self.call.step, int) else 0
         sessions.attempted(session, self.body, Attempt(self.event_id, retries, failed, step))
@@ -153,7 +174,8 @@ class Exchange:
             return
         session.opened = True
         session.step = max(session.step, step)
-        session.last_call, session.last_context = self.event_id, self.context_id
+        session.last_call = self.event_id
+        session.last_context = contexts.named(session.key.tenant, self._context)
         if self.line == "main":
             session.system, session.tools = self.prints.system, bool(self.request.get("tools"))
         session.seen.update(self._inputs.exact_forms())
@@ -357,6 +379,6 @@ class Exchange:
             atdp="1.0",
             trajectory_id=self.trajectory_id,
             time=clock.from_epoch(self.started),
-            ctx=self.context_id,
+            ctx=self._ctx,
             **fields,
         )

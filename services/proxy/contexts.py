@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import orjson
 from atdp.canonical import digest, digest_bytes
 from atdp.records import Context, ContextBody, HarnessInfo, Model, SkillInfo, ToolInfo
 from registry.manifest import AgentVersion
-from services.proxy.drafts import Content
+from services.proxy.drafts import Content, Stored, StoreDraft
 
 _REMEMBERED = 256
 _BYTES = 32 * 2**20
@@ -18,12 +19,12 @@ _BYTES = 32 * 2**20
 
 
 class ContextBook:
-    """Makes contexts, and remembers which tenant's log has which."""
+    """Makes contexts, and remembers which tenant's log has which, and under what id: redaction may have changed it."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, ...], tuple[Context, list[Content]]] = {}
         self._bytes = 0
-        self._stored: set[tuple[str, str]] = set()
+        self._stored: dict[tuple[str, str], str] = {}
 
     def context(
         self, tenant: str, version: AgentVersion, upstream: str, model: str | None, tools: Any
@@ -51,12 +52,23 @@ class ContextBook:
         """What must go to the log along with the next event; nothing when it is there."""
         return [] if (tenant, context.id) in self._stored else [*contents, context]
 
-    def mark_stored(self, tenant: str, context_id: str) -> None:
-        self._stored.add((tenant, context_id))
+    def stored_as(self, tenant: str, context: Context) -> str | None:
+        """What the log calls the context; None when it is not known to be there."""
+        return self._stored.get((tenant, context.id))
+
+    def named(self, tenant: str, context: Context) -> str:
+        """What an event calls the context."""
+        return self.stored_as(tenant, context) or context.id
+
+    def mark_stored(self, tenant: str, drafts: Iterable[StoreDraft], stored: Iterable[Stored]) -> None:
+        """The log has these drafts, as the first of `stored` say."""
+        for draft, item in zip(drafts, stored, strict=False):
+            if isinstance(draft, Context):
+                self._stored[tenant, draft.id] = item.id
 
     def forget(self, tenant: str) -> None:
         """The tenant's log may have lost what it had."""
-        self._stored = {known for known in self._stored if known[0] != tenant}
+        self._stored = {known: id for known, id in self._stored.items() if known[0] != tenant}
 
 
 def _size(made: tuple[Context, list[Content]]) -> int:

@@ -88,6 +88,17 @@ class Stored(msgspec.Struct, frozen=True):
     """Durable in the spool, not yet in the store."""
 
 
+class Ahead(msgspec.Struct, frozen=True):
+    """Drafts that a store was told of before the others of their job were there."""
+
+    drafts: list[StoreDraft]
+    packed: bytes
+
+    def begins(self, drafts: list[StoreDraft]) -> bool:
+        """Are these very drafts the first of a job?"""
+        return len(self.drafts) <= len(drafts) and all(a is b for a, b in zip(self.drafts, drafts, strict=False))
+
+
 class StoreUnavailable(Exception):
     """Neither the store nor its spool could make the drafts durable: they must not be acknowledged."""
 

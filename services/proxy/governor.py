@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
@@ -41,9 +41,6 @@ _TRAJECTORIES = 20_000
 """Trajectories remembered: one that was forgotten is treated as if something had been hidden in it."""
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _CONTEXTS = 10_000
-_AHEAD_MESSAGES = 4
-_AHEAD_CHARACTERS = 16_384
-"""Searched ahead of time: about a millisecond, in which others wait."""
 
 KeyOf = Callable[[str, str], "tuple[int, bytes] | None"]
 """(tenant, trajectory) → the version and the wrapped data key that the store has, or None."""
@@ -67,6 +64,13 @@ class Blocked(StoreUnavailable):
     """Redaction failed and the tenant's policy says that such an exchange must not be answered."""
 
 
+class Ready(msgspec.Struct, frozen=True):
+    """The first drafts of an exchange, in which nothing was to be hidden, under this policy."""
+
+    policy: TenantPolicy
+    drafts: list[StoreDraft]
+
+
 class _Trajectory(msgspec.Struct, gc=False):
     """What must be remembered of a trajectory while it goes on."""
 
@@ -78,7 +82,7 @@ class _Trajectory(msgspec.Struct, gc=False):
     """Values recognised, by entity: hidden from now on wherever they stand."""
     sealer: Sealer | None = None
     began_here: bool = False
-    """Did its header come through here? Then nobody else has made a data key for it."""
+    """Did its header come through here, and nowhere before? Then nobody else has made a data key for it."""
 
 
 class _Tenant:
@@ -113,29 +117,52 @@ class _Tenant:
 
 
 class Governor:
-    """Redacts and seals. One per gateway; for one thread."""
+    """Redacts and seals. For one thread."""
 
-    def __init__(self, governance: Callable[[], Governance], key_of: KeyOf | None = None) -> None:
+    def __init__(
+        self, governance: Callable[[], Governance], key_of: KeyOf | None = None, *, succeeds: bool = False
+    ) -> None:
         """`governance` gives the policies and keys of this moment; `key_of` asks the store for a data key.
 
-        The store is asked only about a trajectory that another process began to seal.
+        The store is asked only about a trajectory that another governor began to seal: one whose header did not
+        come through here, and any when this governor `succeeds` one that is gone and may be given its work again.
         """
         self._governance = governance
         self._key_of = key_of
+        self._succeeds = succeeds
         self._tenants: dict[str, _Tenant] = {}
         self._stripped: dict[str, str] = {}
         """Contexts that a failure has stripped, and what they became."""
 
-    def protect(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[StoreDraft]:
-        """The drafts that may be stored. Raises `Blocked`, and nothing else."""
+    def prepare(self, tenant: str, drafts: list[StoreDraft]) -> Ready | None:
+        """The first drafts of an exchange as they may be stored, before the others are there.
+
+        None when something is hidden in them: then that is hidden in the others too, and what is found in those in
+        these. Raises nothing.
+        """
+        with contextlib.suppress(Exception):  # what goes wrong goes wrong again where it is dealt with
+            state = self._tenant(tenant)
+            if state.policy.redaction != "off" and (clean := self._if_clean(state, drafts)) is not None:
+                return Ready(state.policy, clean) if len(clean) == len(drafts) else None
+        return None
+
+    def protect(self, tenant: str, drafts: Iterable[StoreDraft], ready: Ready | None = None) -> list[StoreDraft]:
+        """The drafts that may be stored; `ready` is what `prepare` gave for the first of them.
+
+        Raises `Blocked`, and nothing else.
+        """
         drafts = list(drafts)
         try:
             state = self._tenant(tenant)
+            if ready is not None and ready.policy == state.policy:
+                rest = self._if_clean(state, drafts[len(ready.drafts) :])
+                if rest is not None:
+                    return [*ready.drafts, *rest]
             if state.policy.redaction == "off" and state.policy.hides_reasoning == "keep":
                 return [
                     _header(draft, state.policy) if isinstance(draft, TrajectoryDraft) else draft for draft in drafts
                 ]
-            return _Exchange(state, self._sealer).protect(drafts)
+            return _Exchange(state, self._sealer, not self._succeeds).protect(drafts)
         except Blocked:
             raise
         except Exception as error:
@@ -146,22 +173,11 @@ class Governor:
                 self._stripped.clear()
             return bare_all(drafts, self._stripped)
 
-    def read_ahead(self, tenant: str, said: Sequence[Mapping[str, Any]]) -> None:
-        """Search the last messages of a conversation while their answer is waited for: `protect` then knows them.
-
-        The detector remembers what it found in a text. Nothing is decided here.
-        """
-        with contextlib.suppress(Exception):  # what goes wrong goes wrong again where it is dealt with
-            state = self._tenant(tenant)
-            if state.policy.redaction == "off":
-                return
-            left = _AHEAD_CHARACTERS
-            for message in reversed(said[-_AHEAD_MESSAGES:]):
-                for part in message["parts"]:
-                    for text in (part.get("content"), part.get("response")):
-                        if isinstance(text, str) and len(text) <= left:
-                            left -= len(text)
-                            state.redactor.detector.find(text)
+    def _if_clean(self, state: _Tenant, drafts: list[StoreDraft]) -> list[StoreDraft] | None:
+        """As they may be stored, when nothing is found in them: then it does not matter what they stand beside."""
+        exchange = _Exchange(state, self._sealer, not self._succeeds)
+        protected = exchange.protect(drafts)
+        return None if exchange.found else protected
 
     def name(self, tenant: str, text: str) -> str:
         """A name from outside, such as a session's id, in the form in which `protect` stores it."""
@@ -203,10 +219,13 @@ class Governor:
 class _Exchange:
     """The drafts of one exchange on their way."""
 
-    def __init__(self, state: _Tenant, sealer: Callable[[_Tenant, str], Sealer]) -> None:
+    def __init__(self, state: _Tenant, sealer: Callable[[_Tenant, str], Sealer], first: bool) -> None:
         self._state = state
+        self._first = first
         self._policy = state.policy
         self._new_sealer = sealer
+        self.found = False
+        """Was there anything to hide, or anything that could not be searched?"""
         self._blobs: list[SealedBlob] = []
         self._sealers: dict[str, Sealer] = {}
         self._digests: dict[str, str] = {}
@@ -251,6 +270,7 @@ class _Exchange:
             data = orjson.dumps(stand_in([FAILED]))
         if data is draft.data:
             return draft
+        self.found = True
         self._digests[digest_bytes(draft.data)] = digest_bytes(data)
         return msgspec.structs.replace(draft, data=data)
 
@@ -262,6 +282,7 @@ class _Exchange:
             new = {**new, "tools": tools}
         if new is body:
             return context
+        self.found = True
         changed = msgspec.convert({"record": "context", "atdp": context.atdp, "id": digest(new), "body": new}, Context)
         self._state.contexts[context.id] = changed.id
         if len(self._state.contexts) > _CONTEXTS:
@@ -278,7 +299,7 @@ class _Exchange:
                 parent = draft.parent.trajectory_id if draft.parent is not UNSET else UNSET
                 before = self._state.trajectories.get(parent) if parent is not UNSET else None
                 dirty = before.dirty if before is not None else parent is not UNSET
-                self._state.open(draft.trajectory_id, dirty, began_here=True)
+                self._state.open(draft.trajectory_id, dirty, began_here=self._first)
             by_trajectory.setdefault(draft.trajectory_id, []).append(draft)
         done: dict[int, Any] = {}
         for id_, group in by_trajectory.items():
@@ -291,7 +312,9 @@ class _Exchange:
         found = self._state.redactor.redact_all([msgspec.to_builtins(draft) for draft in group], trajectory.known)
         if any(redacted.failed for redacted in found) and self._policy.on_failure == "block":
             raise Blocked("a value could not be searched")
-        trajectory.dirty = trajectory.dirty or any(redacted.changed for redacted in found)
+        hidden = any(redacted.changed for redacted in found)
+        self.found = self.found or hidden
+        trajectory.dirty = trajectory.dirty or hidden
         masked_now = any(redacted.masked or redacted.failed for redacted in found)
         trajectory.masked = trajectory.masked or masked_now
         for draft, redacted in zip(group, found, strict=True):

@@ -31,6 +31,13 @@ class Inputs:
         self.trailing = self._trailing()
         self._ids = {index: self._id(index) for index in self.trailing if self._is_event(index)}
 
+    def basis(self) -> tuple[Any, ...]:
+        """Everything in the session that what is said here depends on: while it is the same, so is that."""
+        session = self._session
+        tools = (self._conversation[index]["parts"][0].get("id") for index in self.trailing if self._is_tool(index))
+        calls = tuple((id, id in session.reported, session.calls.get(id)) for id in tools if isinstance(id, str))
+        return session.trajectory_id, calls, tuple(session.seen.get(id) for id in self._ids.values())
+
     def unstored(self) -> dict[str, dict[str, Any]]:
         """Fields of the events that are not in the log yet, by event id."""
         return {
@@ -74,10 +81,12 @@ class Inputs:
         return range(max(start, len(self._conversation) - _MOST), len(self._conversation))
 
     def _is_event(self, index: int) -> bool:
-        message = self._conversation[index]
-        if message["role"] == "tool":
-            return message["parts"][0].get("id") not in self._session.reported
-        return message["role"] == "user"
+        if self._is_tool(index):
+            return self._conversation[index]["parts"][0].get("id") not in self._session.reported
+        return self._conversation[index]["role"] == "user"
+
+    def _is_tool(self, index: int) -> bool:
+        return self._conversation[index]["role"] == "tool"
 
     def _id(self, index: int) -> str:
         """By what was said so far, so that the same message sent again is the same event."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from evoplane.settings import Settings
 from services.proxy import writer_frames as frames
-from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
-from services.proxy.spool import Job
+from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.governor import Governance, Governor, KeyOf
 from services.proxy.store import MAX_QUEUE
 from services.proxy.telling import Teller, Waiting
 from services.proxy.tenant_writer import State, StoreCounters
@@ -55,8 +55,22 @@ class _Sent(Waiting):
 class ProcessStore:
     """Appends drafts durably, for one event loop. `start` before use, `close` after."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        governance: Callable[[], Governance] | None = None,
+        key_of: KeyOf | None = None,
+    ) -> None:
+        """`governance` gives the policies and keys of this moment, under which drafts are redacted and sealed, and
+        `key_of` a trajectory's data key; without `governance` they are stored as they are.
+        """
         self._settings = settings
+        self._governance = governance
+        self._governed: Governance | None = None
+        """What the writer was told of it."""
+        self._apart = None if governance is None else Governor(governance, key_of)
+        self._one_apart = asyncio.Lock()
+        """A governor is for one thread."""
         self._numbers = count(1)
         self._sent: dict[int, _Sent] = {}
         """Jobs that are not answered, in the order in which they came."""
@@ -103,7 +117,7 @@ class ProcessStore:
         """
         self._loop = asyncio.get_running_loop()
         self._teller = Teller(self._loop)
-        self._writer = await self._launched()
+        self._writer = await self._launched(succeeds=False)
         self._running = True
         self._watching = asyncio.create_task(self._watch())
 
@@ -124,21 +138,57 @@ class ProcessStore:
         """Make the drafts durable and place them, as `EventStore.append` does."""
         return await self.submit(tenant, drafts)
 
-    def submit(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
-        """Send drafts without waiting: they are stored in the order in which they were sent."""
+    def submit(
+        self, tenant: str, drafts: Iterable[StoreDraft], ahead: Ahead | None = None
+    ) -> asyncio.Future[list[Stored]]:
+        """Send drafts without waiting: they are stored in the order in which they were sent.
+
+        `ahead` is what was prepared of them, if anything was; it does not matter whether it is still right.
+        """
         self.require_room()
+        drafts, first = list(drafts), b""
+        if ahead is not None and ahead.begins(drafts):
+            drafts, first = drafts[len(ahead.drafts) :], ahead.packed
         try:
-            return self._send(frames.packed(Job(tenant, list(drafts))))
+            return self._send(frames.job(first, frames.packed(frames.Part(tenant, drafts))))
         except InvalidDraft as error:
             refused: asyncio.Future[list[Stored]] = self._loop.create_future()
             refused.set_exception(error)
             return refused
 
     async def submit_large(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
-        """`submit` for what takes long to be packed: that is done on another thread."""
-        job = await asyncio.to_thread(frames.packed, Job(tenant, list(drafts)))
+        """`submit` for what takes long to be made ready: that is done on another thread, one at a time, and nobody
+        else's records wait for it."""
+        async with self._one_apart:
+            job = await asyncio.to_thread(self._made_ready, tenant, list(drafts))
         self.require_room()
         return self._send(job)
+
+    def _made_ready(self, tenant: str, drafts: list[StoreDraft]) -> bytes:
+        if self._apart is None:
+            return frames.job(b"", frames.packed(frames.Part(tenant, drafts)))
+        protected = frames.Part(tenant, self._apart.protect(tenant, drafts), protected=True)
+        return frames.job(b"", frames.packed(protected))
+
+    @property
+    def idle(self) -> bool:
+        """Does the writer have the time to `prepare` something?"""
+        return self._writer is not None and not self._sent
+
+    def prepare(self, tenant: str, drafts: list[StoreDraft]) -> Ahead | None:
+        """Make the first drafts of a job ready before the others are there: they are read and redacted meanwhile.
+
+        Nothing is stored before the job is submitted. None when that can't be done.
+        """
+        if self._writer is None:
+            return None
+        try:
+            ahead = Ahead(drafts, frames.packed(frames.Part(tenant, drafts)))
+        except InvalidDraft:
+            return None  # said where it is submitted
+        self._govern(self._writer)
+        self._writer.send(frames.ahead_frame(ahead.packed))
+        return ahead
 
     def require_room(self) -> None:
         """Raises `StoreUnavailable` when drafts could not even be sent now."""
@@ -180,8 +230,17 @@ class ProcessStore:
         self._sent[number] = _Sent(future, job)
         self._waiting_bytes += len(job)
         if self._writer is not None:
+            self._govern(self._writer)
             self._writer.send(frames.job_frame(number, self.expecting(), job))
         return future
+
+    def _govern(self, writer: WriterLink) -> None:
+        """Tell the writer under which policies and keys to store what follows, if it does not know."""
+        if self._governance is None or (governance := self._governance()) is self._governed:
+            return
+        told, self._governed = self._governed, governance
+        if told is None or told.policies != governance.policies or told.tenant_keys != governance.tenant_keys:
+            writer.send(frames.frame(frames.Govern(governance.policies, governance.tenant_keys)))
 
     async def _ask(self, order: Callable[[int], frames.Order]) -> Any:
         if not self._running or self._writer is None:
@@ -260,7 +319,7 @@ class ProcessStore:
             await asyncio.sleep(pause_s)
             try:
                 async with asyncio.timeout(_OPENING_S):
-                    writer = await self._launched()
+                    writer = await self._launched(succeeds=True)
             except Exception as error:  # whatever it is, nothing would be answered if nobody tried again
                 self._down = f"the event store's writer does not start: {error or type(error).__name__}"
                 _log.error("%s", self._down)
@@ -269,12 +328,15 @@ class ProcessStore:
                 continue
             self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
+            self._governed = None
+            self._govern(writer)
             for number, waiting in self._sent.items():
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return
 
-    async def _launched(self) -> WriterLink:
-        writer, health = await WriterLink.started(self._settings, self._heard, self._lost)
+    async def _launched(self, succeeds: bool) -> WriterLink:
+        first = frames.Open(_what_to_write(self._settings), governed=self._governance is not None, succeeds=succeeds)
+        writer, health = await WriterLink.started(first, self._heard, self._lost)
         self._note(health)
         return writer
 
@@ -297,3 +359,11 @@ class ProcessStore:
         for waiting in jobs:
             waiting.outcome = StoreUnavailable(why)
         self._teller.take(jobs)
+
+
+def _what_to_write(settings: Settings) -> dict[str, Any]:
+    store = settings.store.model_dump(mode="json")
+    for name in ("dsn", "owner_dsn"):
+        secret = getattr(settings.store, name)
+        store[name] = None if secret is None else secret.get_secret_value()
+    return {"paths": settings.paths.model_dump(mode="json"), "store": store}

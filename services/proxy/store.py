@@ -19,16 +19,17 @@ from typing import TypeVar
 
 from evoplane.settings import Settings
 from services.proxy.blobs import Blobs
-from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable
 from services.proxy.engines.base import Engine
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.engines.sqlite import SqliteEngine
+from services.proxy.governor import Governor
 from services.proxy.log import TenantLog
 from services.proxy.reader import Cursor, StoreReader, TrajectoryRow, open_reader
-from services.proxy.spool import MAX_BYTES, Job
+from services.proxy.spool import MAX_BYTES
 from services.proxy.telling import Teller, Waiting
 from services.proxy.tenant_writer import State, StoreCounters
-from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter
+from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, Submission
 
 __all__ = [
     "Cursor",
@@ -51,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Queued(Waiting):
-    job: Job = field(kw_only=True)
+    submission: Submission = field(kw_only=True)
 
 
 @dataclass
@@ -61,10 +62,17 @@ class _Task:
     run: Callable[[], None]
 
 
-def open_store(settings: Settings) -> EventStore:
-    """The deployment's event store, not started yet. Raises `SettingsError`."""
+def open_store(settings: Settings, governor: Governor | None = None) -> EventStore:
+    """The deployment's event store, not started yet. Raises `SettingsError`.
+
+    Drafts go through the `governor`, on the store's thread; without one they are stored as they are.
+    """
     return EventStore(
-        settings.store_dir, settings.store.spool_bytes, engine=open_engine(settings), blobs=open_blobs(settings)
+        settings.store_dir,
+        settings.store.spool_bytes,
+        engine=open_engine(settings),
+        blobs=open_blobs(settings),
+        governor=governor,
     )
 
 
@@ -81,8 +89,11 @@ class EventStore:
         *,
         engine: Engine | None = None,
         blobs: Blobs | None = None,
+        governor: Governor | None = None,
     ) -> None:
-        self._writer = LogWriter(root, spool_bytes, engine or SqliteEngine(root), blobs or Blobs(str(root / "blobs")))
+        self._writer = LogWriter(
+            root, spool_bytes, engine or SqliteEngine(root), blobs or Blobs(str(root / "blobs")), governor
+        )
         self._queue: queue.SimpleQueue[_Queued | _Task | None] = queue.SimpleQueue()
         self._tellers: dict[asyncio.AbstractEventLoop, Teller] = {}
         self._thread: threading.Thread | None = None
@@ -124,17 +135,26 @@ class EventStore:
     async def append(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[Stored]:
         """Make the drafts durable and place them; gives one `Stored` a draft.
 
-        Idempotent by id. Raises `StoreUnavailable` when nothing could make them durable and
-        `InvalidDraft` when an event's trajectory does not exist.
+        Idempotent by id. Raises `StoreUnavailable` when nothing could make them durable, or they can't be redacted
+        and their tenant wants that refused, and `InvalidDraft` when an event's trajectory does not exist.
         """
         return await self.submit(tenant, drafts)
 
-    def submit(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
+    def submit(
+        self, tenant: str, drafts: Iterable[StoreDraft], ahead: Ahead | None = None
+    ) -> asyncio.Future[list[Stored]]:
         """Queue drafts without waiting: calls from one event loop are stored in the order they were made."""
         self.require_room()
         future: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Queued(future, job=Job(tenant, list(drafts))))
+        self._queue.put(_Queued(future, submission=Submission(tenant, list(drafts))))
         return future
+
+    idle = False
+    """Is there time to `prepare` anything? A thread only takes it from the others."""
+
+    def prepare(self, tenant: str, drafts: list[StoreDraft]) -> Ahead | None:
+        """Make the first drafts of a job ready before the others are there."""
+        return None
 
     async def submit_large(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
         """`submit`, which costs the event loop nothing however large they are."""
@@ -207,7 +227,7 @@ class EventStore:
         while not stopping:
             batch: list[_Queued] = []
             stopping = self._collect(batch)
-            for waiting, result in zip(batch, self._writer.write([each.job for each in batch]), strict=True):
+            for waiting, result in zip(batch, self._writer.write([each.submission for each in batch]), strict=True):
                 waiting.outcome = result
             self._tell(batch)
             self._writer.recover(entirely=stopping)

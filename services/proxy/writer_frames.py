@@ -1,28 +1,40 @@
 """What the gateway and its writer process say to each other, over one stream socket.
 
 A frame is its length (4 bytes, little endian), its kind (1 byte) and its body. A job's body is the number by which
-it is answered (8 bytes), how many exchanges are under way (4 bytes) and the job; everything else is one message.
+it is answered (8 bytes), how many exchanges are under way (4 bytes) and what was submitted, in two parts: the length of
+the first (4 bytes), which may have been sent ahead, then both. Everything else is one message.
 All of it is MessagePack: it holds what the drafts hold, NaN and bytes included.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from services.proxy.drafts import InvalidDraft, Stored, StoreUnavailable
-from services.proxy.spool import Job
+from registry.keyring import TenantKeys
+from registry.tenant_policy import TenantPolicy
+from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
 from services.proxy.tenant_writer import Result, State, StoreCounters
 
-JOB, MESSAGE = b"J", b"M"
+JOB, AHEAD, MESSAGE = b"J", b"A", b"M"
 MAX_FRAME_BYTES = 2**31
 """Longer than anything a request may bring: a length beyond it is a damaged stream."""
 
 _HEAD = struct.Struct("<Ic")
 _NUMBERS = struct.Struct("<QI")
+_LENGTH = struct.Struct("<I")
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Drafts of one job, in their order: the first of them, or the rest."""
+
+    tenant: str
+    drafts: list[StoreDraft]
+    protected: bool = False
+    """Are they redacted and sealed already?"""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
@@ -30,6 +42,17 @@ class Open(msgspec.Struct, frozen=True, tag=True):
 
     settings: dict[str, Any]
     """What of the settings says so, secrets in the clear: they go through the socket only."""
+    governed: bool = False
+    """Is what comes to be redacted and sealed, as `Govern` says?"""
+    succeeds: bool = False
+    """Was there a writer before, that may have done some of what comes?"""
+
+
+class Govern(msgspec.Struct, frozen=True, tag=True):
+    """The policies and keys under which what follows is stored."""
+
+    policies: Mapping[str, TenantPolicy] = {}
+    tenant_keys: Mapping[str, TenantKeys] = {}
 
 
 class CloseIdle(msgspec.Struct, frozen=True, tag=True):
@@ -44,7 +67,7 @@ class EraseKey(msgspec.Struct, frozen=True, tag=True):
     trajectory_id: str
 
 
-Order = Open | CloseIdle | EraseKey
+Order = Open | Govern | CloseIdle | EraseKey
 """The end of the stream is one more: write what has come, then end."""
 
 
@@ -95,26 +118,36 @@ class Erased(msgspec.Struct, frozen=True, tag=True):
 Answer = Opened | NotOpened | Health | Written | Closed | Erased
 
 _encoder = msgspec.msgpack.Encoder()
-_jobs = msgspec.msgpack.Decoder(Job)
+_parts = msgspec.msgpack.Decoder(Part)
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
-_in_json = msgspec.json.Decoder(Job)
+_in_json = msgspec.json.Decoder(Part)
 
 
-def packed(job: Job) -> bytes:
-    """A job as it travels. Raises `InvalidDraft` for what no record could hold."""
+def packed(part: Part) -> bytes:
+    """Drafts as they travel. Raises `InvalidDraft` for what no record could hold."""
     try:
         try:
-            return _encoder.encode(job)
+            return _encoder.encode(part)
         except OverflowError:
             # a number beyond 64 bits, which JSON holds
-            return msgspec.json.encode(job)
+            return msgspec.json.encode(part)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
 
 
+def job(first: bytes, rest: bytes) -> bytes:
+    """A job of what was sent ahead (or nothing) and the rest, each as `packed` gives it."""
+    return _LENGTH.pack(len(first)) + first + rest
+
+
 def job_frame(number: int, expecting: int, job: bytes) -> bytes:
     return _HEAD.pack(_NUMBERS.size + len(job), JOB) + _NUMBERS.pack(number, expecting) + job
+
+
+def ahead_frame(packed: bytes) -> bytes:
+    """To be made ready, if there is nothing else to do: the first part of a job to come."""
+    return _HEAD.pack(len(packed), AHEAD) + packed
 
 
 def frame(message: Order | Answer) -> bytes:
@@ -128,11 +161,17 @@ def job_numbers(body: memoryview) -> tuple[int, int]:
     return number, expecting
 
 
-def job_of(body: memoryview) -> Job:
+def parts_of(body: memoryview) -> tuple[bytes, memoryview]:
+    """The two parts of a job."""
+    (length,) = _LENGTH.unpack_from(body, _NUMBERS.size)
+    at = _NUMBERS.size + _LENGTH.size
+    return bytes(body[at : at + length]), body[at + length :]
+
+
+def part_of(packed: bytes | memoryview) -> Part:
     """Raises `InvalidDraft` when the writer can't make out what was sent."""
-    packed = body[_NUMBERS.size :]
     try:
-        return (_in_json if packed[:1] == b"{" else _jobs).decode(packed)
+        return (_in_json if packed[:1] == b"{" else _parts).decode(packed)
     except msgspec.MsgspecError as error:
         raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
 

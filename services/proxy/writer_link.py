@@ -9,9 +9,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
-from evoplane.settings import Settings
 from services.proxy import writer_frames as frames
 from services.proxy.drafts import StoreUnavailable
 from services.proxy.engines.base import Misconfigured
@@ -39,9 +38,9 @@ class WriterLink(asyncio.Protocol):
 
     @classmethod
     async def started(
-        cls, settings: Settings, heard: Callable[[frames.Answer], None], lost: Callable[[WriterLink], None]
+        cls, first: frames.Open, heard: Callable[[frames.Answer], None], lost: Callable[[WriterLink], None]
     ) -> tuple[WriterLink, frames.Health]:
-        """A writer that has opened the logs.
+        """A writer that has opened the logs, as `first` tells it to.
 
         Raises `Misconfigured`, `OSError`, and `StoreUnavailable` when it ends before it says anything.
         """
@@ -64,7 +63,7 @@ class WriterLink(asyncio.Protocol):
                 ours.close()
                 raise
         await loop.create_unix_connection(lambda: writer, sock=ours)
-        writer.send(frames.frame(frames.Open(_what_to_write(settings))))
+        writer.send(frames.frame(first))
         try:
             answer = await asyncio.shield(writer._opened)
         except BaseException:
@@ -115,11 +114,3 @@ class WriterLink(asyncio.Protocol):
         if not self._opened.done():
             self._opened.set_exception(StoreUnavailable("it ended before it had opened the log"))
         self._lost(self)
-
-
-def _what_to_write(settings: Settings) -> dict[str, Any]:
-    store = settings.store.model_dump(mode="json")
-    for name in ("dsn", "owner_dsn"):
-        secret = getattr(settings.store, name)
-        store[name] = None if secret is None else secret.get_secret_value()
-    return {"paths": settings.paths.model_dump(mode="json"), "store": store}

@@ -1,8 +1,8 @@
-"""`python -m services.proxy.writer_process FD`: writes a gateway's logs beside it.
+"""`python -m services.proxy.writer_process FD`: redacts what a gateway has captured, and writes its logs, beside it.
 
-Placing, packing and SQL need Python's lock, some of it for every statement; in a thread of the gateway each of them
-would wait for whatever request is computing, and requests for it. The gateway (`process_store`) holds the other end of
-the socket: when that closes, for whatever reason, what has come is written and the process ends.
+Redacting, placing, packing and SQL need Python's lock, some of it for every statement; in a thread of the gateway each
+of them would wait for whatever request is computing, and requests for it. The gateway (`process_store`) holds the
+other end of the socket: when that closes, for whatever reason, what has come is written and the process ends.
 """
 
 from __future__ import annotations
@@ -16,26 +16,40 @@ import socket
 import sys
 import time
 from collections import deque
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from evoplane.settings import Settings
 from services.proxy import writer_frames as frames
 from services.proxy.drafts import InvalidDraft, StoreUnavailable
 from services.proxy.engines.base import Misconfigured
-from services.proxy.spool import Job
+from services.proxy.governor import Governor
+from services.proxy.reader import open_reader
 from services.proxy.tenant_writer import Result
-from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, open_writer
+from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, Submission, open_writer
 
 _RECEIVED_AT_ONCE = 2**20
+_MOST_AHEAD = 64
+"""Jobs to come that are kept ready: what their upstreams take long over may be pushed out and is then made anew."""
 _COLLECTOR = (5_000, 20, 250)
 """`gc.set_threshold`: jobs leave no cycles behind."""
+
+
+@dataclass
+class Governance:
+    """Under what policies and keys records are stored now: without any, they are stored without payload."""
+
+    now: frames.Govern = field(default_factory=frames.Govern)
 
 
 class WriterProcess:
     """One end of the socket: takes orders, commits, answers."""
 
-    def __init__(self, connection: socket.socket, writer: LogWriter) -> None:
+    def __init__(self, connection: socket.socket, writer: LogWriter, governance: Governance) -> None:
         self._connection = connection
         self._writer = writer
+        self._governance = governance
         self._frames = frames.Frames()
         self._inbox: deque[tuple[bytes, memoryview]] = deque()
         self._poll = select.poll()
@@ -43,6 +57,8 @@ class WriterProcess:
         self._ended = False
         """Has everything come that will come?"""
         self._expecting = 0
+        self._ahead: dict[bytes, Submission] = {}
+        """What was made ready of jobs to come."""
         self._told = self._health()
 
     def run(self) -> None:
@@ -79,27 +95,52 @@ class WriterProcess:
         if not data:
             self._ended = True
             return
-        self._inbox.extend(self._frames.feed(data))
-        if self._inbox and self._inbox[-1][0] == frames.JOB:
-            _, self._expecting = frames.job_numbers(self._inbox[-1][1])
+        ahead: memoryview | None = None
+        for kind, body in self._frames.feed(data):
+            if kind == frames.AHEAD:
+                ahead = body
+            else:
+                self._inbox.append((kind, body))
+        if self._inbox:
+            if self._inbox[-1][0] == frames.JOB:
+                _, self._expecting = frames.job_numbers(self._inbox[-1][1])
+        elif ahead is not None:
+            self._prepare(bytes(ahead))
 
     def _work(self) -> None:
         """Do what has come, in its order: jobs that follow each other in one commit."""
         while self._inbox:
             numbers: list[int] = []
-            jobs: list[Job | InvalidDraft] = []
+            jobs: list[Submission | InvalidDraft] = []
             while self._inbox and self._inbox[0][0] == frames.JOB and len(jobs) < MAX_BATCH:
                 _, body = self._inbox.popleft()
                 numbers.append(frames.job_numbers(body)[0])
-                jobs.append(_job(body))
+                jobs.append(self._job(body))
             if jobs:
                 self._write(numbers, jobs)
                 return
             self._obey(frames.order_of(self._inbox.popleft()[1]))
 
-    def _write(self, numbers: list[int], jobs: list[Job | InvalidDraft]) -> None:
-        done = iter(self._writer.write([job for job in jobs if isinstance(job, Job)]))
-        results: list[Result] = [next(done) if isinstance(job, Job) else job for job in jobs]
+    def _prepare(self, packed: bytes) -> None:
+        with contextlib.suppress(InvalidDraft):  # said when the job is there
+            self._ahead[packed] = self._writer.prepare(_submission(frames.part_of(packed)))
+        while len(self._ahead) > _MOST_AHEAD:
+            del self._ahead[next(iter(self._ahead))]
+
+    def _job(self, body: memoryview) -> Submission | InvalidDraft:
+        first, rest = frames.parts_of(body)
+        try:
+            submitted = _submission(frames.part_of(rest))
+            if not first:
+                return submitted
+            begun = self._ahead.pop(first, None) or _submission(frames.part_of(first))
+        except InvalidDraft as error:
+            return error
+        return replace(begun, drafts=[*begun.drafts, *submitted.drafts])
+
+    def _write(self, numbers: list[int], jobs: list[Submission | InvalidDraft]) -> None:
+        done = iter(self._writer.write([job for job in jobs if isinstance(job, Submission)]))
+        results: list[Result] = [next(done) if isinstance(job, Submission) else job for job in jobs]
         self._answer(frames.written(numbers, results, self._health()))
 
     def _health(self) -> frames.Health:
@@ -108,6 +149,8 @@ class WriterProcess:
 
     def _obey(self, order: frames.Order) -> None:
         match order:
+            case frames.Govern():
+                self._governance.now = order
             case frames.CloseIdle(number, tenants, before):
                 self._answer(frames.Closed(number, self._writer.close_idle(tenants, before)))
             case frames.EraseKey(number, tenant, trajectory_id):
@@ -126,14 +169,11 @@ class WriterProcess:
             self._ended = True  # nobody is there to be told; what has come is written all the same
 
 
-def _job(body: memoryview) -> Job | InvalidDraft:
-    try:
-        return frames.job_of(body)
-    except InvalidDraft as error:
-        return error
+def _submission(part: frames.Part) -> Submission:
+    return Submission(part.tenant, part.drafts, part.protected)
 
 
-def _first_order(connection: socket.socket) -> Settings:
+def _first_order(connection: socket.socket) -> frames.Open:
     reading = frames.Frames()
     while True:
         data = connection.recv(_RECEIVED_AT_ONCE)
@@ -142,7 +182,7 @@ def _first_order(connection: socket.socket) -> Settings:
         for _, body in reading.feed(data):
             order = frames.order_of(body)
             assert isinstance(order, frames.Open), "nothing else is sent before it is answered"
-            return Settings.model_validate(order.settings)
+            return order
 
 
 def main() -> None:
@@ -151,7 +191,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
-        writer = open_writer(_first_order(connection))
+        order = _first_order(connection)
+        settings, governance = Settings.model_validate(order.settings), Governance()
+        reader = open_reader(settings)
+        governor = Governor(lambda: governance.now, reader.trajectory_key, succeeds=order.succeeds)
+        writer = open_writer(settings, governor if order.governed else None)
         try:
             writer.open()
         except Exception as error:
@@ -162,9 +206,10 @@ def main() -> None:
         gc.freeze()
         gc.set_threshold(*_COLLECTOR)
         try:
-            WriterProcess(connection, writer).run()
+            WriterProcess(connection, writer, governance).run()
         finally:
             writer.close()
+            reader.close()
 
 
 if __name__ == "__main__":

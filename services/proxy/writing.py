@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from evoplane.settings import Settings
 from services.proxy.blobs import Blobs
-from services.proxy.drafts import InvalidDraft, StoreUnavailable
+from services.proxy.drafts import InvalidDraft, SealedBlob, StoreDraft, StoreUnavailable, TrajectoryKey
 from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, StorageFailed, require_tenant
 from services.proxy.engines.opening import open_blobs, open_engine
+from services.proxy.governor import Governor, Ready
 from services.proxy.log import TenantLog
 from services.proxy.slots import Slot, Slots
 from services.proxy.spool import Job
@@ -34,11 +37,26 @@ _WORST_FIRST: tuple[State, ...] = ("refusing", "spooling", "ok")
 T = TypeVar("T")
 
 
-class LogWriter:
-    """Writes jobs into their tenants' logs. `open` before use, `close` after."""
+class Submission(msgspec.Struct, frozen=True):
+    """Drafts of one tenant that are stored together or not at all."""
 
-    def __init__(self, root: Path, spool_bytes: int, engine: Engine, blobs: Blobs) -> None:
+    tenant: str
+    drafts: list[StoreDraft]
+    protected: bool = False
+    """Are they redacted and sealed already?"""
+    ready: Ready | None = None
+    """The form in which the first of them may be stored, where that is known."""
+
+
+class LogWriter:
+    """Writes what was submitted into its tenants' logs. `open` before use, `close` after."""
+
+    def __init__(
+        self, root: Path, spool_bytes: int, engine: Engine, blobs: Blobs, governor: Governor | None = None
+    ) -> None:
+        """Everything goes through the `governor` first; without one, whoever submits has seen to that."""
         self._root = root
+        self._governor = governor
         self._slots = Slots(root / "spool", spool_bytes)
         self._engine = engine
         self._blobs = blobs
@@ -89,14 +107,17 @@ class LogWriter:
         """How long until `recover` is worth calling; None when there is nothing to recover."""
         return min((writer.wait_s() for writer in self._writers.values() if writer.behind), default=None)
 
-    def write(self, jobs: Sequence[Job]) -> list[Result]:
-        """Make jobs durable, those of a tenant in their order; gives what became of each. Raises nothing."""
-        results: list[Result | None] = [None] * len(jobs)
+    def write(self, submitted: Sequence[Submission]) -> list[Result]:
+        """Make it durable, what is one tenant's in its order; gives what became of each. Raises nothing.
+
+        What is not redacted is only ever in memory. What comes of sealing (keys, blobs) is not told about.
+        """
+        results: list[Result | None] = [None] * len(submitted)
         try:
-            self._write(jobs, results)
+            self._write(submitted, results)
         except Exception as error:
             # a fault of ours must neither end the writer nor be acknowledged
-            _log.exception("the event store's writer failed on a batch of %d", len(jobs))
+            _log.exception("the event store's writer failed on a batch of %d", len(submitted))
             failed = StoreUnavailable(f"the event store's writer failed: {error}")
             results = [failed if result is None else result for result in results]
             for writer in self._writers.values():
@@ -144,19 +165,34 @@ class LogWriter:
             self._engine.prepare()
             self._prepared = True
 
-    def _write(self, jobs: Sequence[Job], results: list[Result | None]) -> None:
-        self.counters.jobs += len(jobs)
-        by_tenant: dict[str, list[int]] = {}
-        for place, job in enumerate(jobs):
-            by_tenant.setdefault(job.tenant, []).append(place)
-        for tenant, places in by_tenant.items():
+    def prepare(self, begun: Submission) -> Submission:
+        """Do what can be done for the first drafts of a job before the others are there. Raises nothing."""
+        if self._governor is None or begun.protected:
+            return begun
+        return msgspec.structs.replace(begun, ready=self._governor.prepare(begun.tenant, begun.drafts))
+
+    def _write(self, submitted: Sequence[Submission], results: list[Result | None]) -> None:
+        self.counters.jobs += len(submitted)
+        by_tenant: dict[str, dict[int, Job]] = {}
+        for place, each in enumerate(submitted):
+            try:
+                by_tenant.setdefault(each.tenant, {})[place] = self._job(each)
+            except StoreUnavailable as error:  # what could not be redacted, where the policy wants it refused
+                results[place] = error
+        for tenant, jobs in by_tenant.items():
             written: Sequence[Result]
             try:
-                written = self._writer(tenant).write([jobs[place] for place in places])
+                written = self._writer(tenant).write(list(jobs.values()))
             except ValueError as error:  # what can't be a tenant's id
-                written = [InvalidDraft(str(error)) for _ in places]
-            for place, result in zip(places, written, strict=True):
-                results[place] = result
+                written = [InvalidDraft(str(error)) for _ in jobs]
+            for (place, job), result in zip(jobs.items(), written, strict=True):
+                results[place] = _told(submitted[place], job, result)
+
+    def _job(self, submitted: Submission) -> Job:
+        """As it may be stored. Raises `Blocked`."""
+        if submitted.protected or self._governor is None:
+            return Job(submitted.tenant, submitted.drafts)
+        return Job(submitted.tenant, self._governor.protect(submitted.tenant, submitted.drafts, submitted.ready))
 
     def _take_over(self) -> None:
         """Drain what processes that are gone left in their slots."""
@@ -191,6 +227,16 @@ class LogWriter:
         self.counters.spool_bytes = self._slot.size
 
 
-def open_writer(settings: Settings) -> LogWriter:
+def _told(submitted: Submission, job: Job, result: Result) -> Result:
+    """One `Stored` a draft that was submitted."""
+    if submitted.protected or not isinstance(result, list) or len(result) == len(submitted.drafts):
+        return result
+    pairs = zip(job.drafts, result, strict=True)
+    return [item for draft, item in pairs if not isinstance(draft, SealedBlob | TrajectoryKey)]
+
+
+def open_writer(settings: Settings, governor: Governor | None = None) -> LogWriter:
     """What writes a deployment's logs, not opened yet. Raises `SettingsError`."""
-    return LogWriter(settings.store_dir, settings.store.spool_bytes, open_engine(settings), open_blobs(settings))
+    return LogWriter(
+        settings.store_dir, settings.store.spool_bytes, open_engine(settings), open_blobs(settings), governor
+    )

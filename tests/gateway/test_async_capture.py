@@ -79,7 +79,7 @@ async def test_a_new_conversation_waits_for_no_other(running: Running) -> None:
 async def test_after_an_exchange_that_was_lost_its_conversation_is_told_anew(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(self: EventStore, tenant: str, drafts: Any) -> Any:
+    def lose(self: EventStore, tenant: str, *drafts: Any) -> Any:
         raise StoreUnavailable("disk full")
 
     with monkeypatch.context() as patched:

@@ -333,3 +333,30 @@ async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     assert await stopping == 0
     reader = open_reader(settings)
     assert reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"
+
+
+async def test_a_tool_whose_description_was_redacted_is_found_from_every_call_whichever_writer_stored_it(
+    tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
+) -> None:
+    """Its context has another id in the log than the gateway made it under."""
+    process, settings, secrets = await running_gateway(tmp_path, upstream, processes)
+    tool = {"type": "function", "function": {"name": "mail", "description": "to anna@example.com", "parameters": {}}}
+    ids = []
+    async with aiohttp.ClientSession() as http:
+        for turn in range(4):
+            if turn == 2:
+                os.kill(process.writers()[0], signal.SIGKILL)
+            async with http.post(
+                f"{process.url}/v1/chat/completions",
+                json={"model": MODEL, "messages": [{"role": "user", "content": f"turn {turn}"}], "tools": [tool]},
+                headers={"authorization": f"Bearer {secrets['northwind']}", "x-evoplane-session-id": "s"},
+            ) as response:
+                assert response.status == 200
+                ids.append(response.headers["x-evoplane-event-id"])
+    reader = open_reader(settings)
+    records = [reader.record("northwind", id) for id in ids]
+    assert all(record is not None for record in records)
+    (context,) = {record["ctx"] for record in records if record is not None}
+    (schema,) = reader.tools("northwind", context)
+    assert "anna@example.com" not in str(schema)
+    assert schema["function"]["name"] == "mail"

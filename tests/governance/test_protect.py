@@ -13,7 +13,7 @@ from atdp import schema
 from atdp.canonical import digest, digest_bytes
 from atdp.records import Context, ContextBody, Message, MessagePrefix, Observation, Outcome, Part, Tokens, ToolInfo
 from registry.keyring import TenantKeys
-from registry.tenant_policy import FieldRule
+from registry.tenant_policy import Dictionary, FieldRule, TenantPolicy
 from services.proxy.drafts import Content, SealedBlob, TrajectoryKey
 from services.proxy.governor import Blocked, Governor
 from services.proxy.redaction.detect import Detector
@@ -265,20 +265,65 @@ def test_the_store_is_asked_for_a_data_key_only_where_another_process_may_have_m
     assert asked == ["t2"]
 
 
-def test_what_was_read_ahead_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_prepared_and_is_clean_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    search = Detector._search
+    find = Detector.find_in
 
-    def counted(self: Detector, text: str, depth: int = 0) -> Any:
+    def counted(self: Detector, text: str, key: str) -> Any:
         searched.append(text)
-        return search(self, text, depth)
+        return find(self, text, key)
 
-    monkeypatch.setattr(Detector, "_search", counted)
-    ruler, asked = governor(), f"I am {MAIL} and my order has not come. " * 8
-    ruler.read_ahead("a", [{"role": "user", "parts": [{"type": "text", "content": asked}]}])
-    assert searched == [asked]
-    assert MAIL.encode() not in text(ruler.protect("a", [opened(), call(text=asked)]))
+    monkeypatch.setattr(Detector, "find_in", counted)
+    ruler, asked = governor(), "my order has not come. " * 8
+    first = [opened(), call("e0", text=asked, kind="user_message")]
+    ready = ruler.prepare("a", first)
+    assert ready is not None
     assert searched.count(asked) == 1
+    protected = ruler.protect("a", [*first, call("e1", text="thanks")], ready)
+    assert protected == governor().protect("a", [*first, call("e1", text="thanks")])
+    assert searched.count(asked) == 2  # by the other one
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        pytest.param(f"I am {MAIL}", "hello", id="in what was asked"),
+        pytest.param("try hunter2-x again", "password: hunter2-x", id="explained by the answer"),
+        pytest.param("password: hunter2-x", "hunter2-x is too short", id="explained by the request"),
+        pytest.param("my order", f"write to {MAIL}", id="in the answer"),
+    ],
+)
+def test_what_is_hidden_does_not_depend_on_what_was_prepared(asked: str, answered: str) -> None:
+    first, rest = [opened(), call("e0", text=asked, answer="", kind="user_message")], call("e1", answer=answered)
+    ruler = governor()
+    prepared = ruler.protect("a", [*first, rest], ruler.prepare("a", first))
+    alone = governor().protect("a", [*first, rest])
+    assert not any(secret in text(prepared) for secret in (MAIL.encode(), b"hunter2-x"))
+    assert [record(prepared, id)["o"] for id in ("e0", "e1")] == [record(alone, id)["o"] for id in ("e0", "e1")]
+    assert [record(prepared, id)["a"] for id in ("e0", "e1")] == [record(alone, id)["a"] for id in ("e0", "e1")]
+    tokens = record(prepared)["tokens"]["prompt_token_ids"]
+    assert ("sealed" in tokens) == ("sealed" in record(alone)["tokens"]["prompt_token_ids"])
+
+
+def test_a_policy_that_changed_after_the_first_part_was_prepared_holds_for_all_of_it() -> None:
+    governance = Governance()
+    ruler, first = Governor(lambda: governance), [opened(), call("e0", text="project nightfall", kind="user_message")]
+    ready = ruler.prepare("a", first)
+    assert ready is not None
+    secret = Dictionary(name="project", terms=("nightfall",))
+    governance.policies = {"a": TenantPolicy(dictionaries=(secret,))}
+    assert b"nightfall" not in text(ruler.protect("a", [*first, call()], ready))
+
+
+def test_a_governor_that_succeeds_another_asks_the_store_for_the_key_of_whatever_comes() -> None:
+    """The one before may have made a key for it, and the store keeps the first."""
+    governance = Governance()
+    first = Governor(lambda: governance).protect("a", [opened(), call(text=MAIL)])
+    (key,) = (draft for draft in first if isinstance(draft, TrajectoryKey))
+    successor = Governor(lambda: governance, lambda tenant, id: (key.key_version, key.wrapped), succeeds=True)
+    again = successor.protect("a", [opened(), call(text=MAIL)])
+    blobs = [draft for draft in (*again, key) if not isinstance(draft, TrajectoryKey) or draft is key]
+    assert list(opening(blobs, KEYS)(record(again)["ext"]["sealed"]).values()) == [MAIL]
 
 
 def test_a_digest_whose_digits_look_like_a_licence_number_stays_a_digest() -> None:

@@ -15,8 +15,8 @@ from atdp.records import Action, Outcome
 from services.proxy import parts
 from services.proxy.drafts import Content, InvalidDraft
 from services.proxy.engines.sqlite import SqliteEngine
-from services.proxy.spool import Job
 from services.proxy.store import EventStore, StoreReader, _Queued
+from services.proxy.writing import Submission
 from tests.proxy.backends import Backend, store_of
 from tests.proxy.drafting import CONTEXT, event, header, signal
 
@@ -272,7 +272,9 @@ async def test_work_that_nobody_waits_for_any_more_does_not_end_the_writer(
 
 async def test_callers_are_told_in_the_order_in_which_their_drafts_were_stored(log: EventStore) -> None:
     loop, told = asyncio.get_running_loop(), list[int]()
-    commits = ([_Queued(loop.create_future(), [], job=Job("a", [])) for _ in range(n)] for n in (40, 3, 20))
+    commits = (
+        [_Queued(loop.create_future(), [], submission=Submission("a", [])) for _ in range(n)] for n in (40, 3, 20)
+    )
     for number, waiting in enumerate(each for commit in commits for each in _tell_of(log, commit)):
         waiting.future.add_done_callback(lambda _, number=number: told.append(number))
         last = waiting.future
