@@ -15,7 +15,8 @@ from atdp.records import Context, ContextBody, Message, MessagePrefix, Observati
 from registry.keyring import TenantKeys
 from registry.tenant_policy import Dictionary, FieldRule, TenantPolicy
 from services.proxy.drafts import Content, SealedBlob, TrajectoryKey
-from services.proxy.governor import Blocked, Governor
+from services.proxy.governor import Governor
+from services.proxy.protection import Blocked
 from services.proxy.redaction.detect import Detector
 from services.proxy.sealing import SealBroken
 from tests.governance.drafting import Governance, call, governor, opened, opening, record, said, text
@@ -329,7 +330,7 @@ def test_a_governor_that_succeeds_another_asks_the_store_for_the_key_of_whatever
 def test_a_digest_whose_digits_look_like_a_licence_number_stays_a_digest() -> None:
     """Of a tool's schema it names the content; changed, the context would be none and the exchange lose its payload."""
     digest = "sha256:d4e33a81bdb0dea7be4173c6400670660ada3a9255" + "ab1234563" + "817e3495ba37b"
-    from services.proxy.governor import _with_digests_of
+    from services.proxy.protection import _with_digests_of
 
     body = {"tools": [{"name": "a@b.example", "schema": digest}], "model": {"name": "m"}}
     redacted = {"tools": [{"name": "<EMAIL>", "schema": "sha256:d4<MEDICAL_LICENSE_1>"}], "model": {"name": "m"}}
