@@ -119,13 +119,28 @@ def version(label: str, served: str, *items: MemoryItem) -> AgentVersion:
     return AgentVersion(agent="support", version=label, digest=manifest.digest, manifest=manifest)
 
 
+_LOOK_S = 0.005
+
+
 class _Server(uvicorn.Server):
-    """Looks more often whether it shall stop: a tenth of a second is long where every test stops one."""
+    """Looks more often whether it shall stop, and stops without uvicorn's pause: a tenth of a second is long where every
+    test stops one."""
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
         while not self.should_exit:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(_LOOK_S)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections or self.server_state.tasks:
+            await asyncio.sleep(_LOOK_S)
+        for server in self.servers:
+            await server.wait_closed()
+        await self.lifespan.shutdown()
 
 
 async def serve(settings: Settings) -> tuple[str, uvicorn.Server, asyncio.Task[None]]:

@@ -271,6 +271,7 @@ async def test_a_session_goes_on_in_its_trajectory_after_kill_9(
     assert records[-1]["step"] == 2
 
 
+@pytest.mark.stack
 async def test_a_full_disk_is_refused_clearly_and_nothing_acknowledged_is_lost(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
@@ -306,6 +307,7 @@ async def test_a_full_disk_is_refused_clearly_and_nothing_acknowledged_is_lost(
     assert lost(settings, traffic) == []
 
 
+@pytest.mark.stack
 def test_a_gateway_that_is_stopped_before_it_listens_for_that_ends(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
@@ -319,6 +321,7 @@ def test_a_gateway_that_is_stopped_before_it_listens_for_that_ends(tmp_path: Pat
     assert ended.returncode == 0, ended.stderr.decode()
 
 
+@pytest.mark.stack
 async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:
@@ -335,6 +338,7 @@ async def test_stopping_lets_the_request_in_flight_finish_and_stores_it(
     assert reader.record("northwind", raw.headers["x-evoplane-event-id"])["y"]["status"] == "ok"
 
 
+@pytest.mark.stack
 async def test_a_tool_whose_description_was_redacted_is_found_from_every_call_whichever_writer_stored_it(
     tmp_path: Path, upstream: ScriptedUpstream, processes: list[Process]
 ) -> None:

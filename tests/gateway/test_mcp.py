@@ -79,7 +79,7 @@ async def gateway(
     monkeypatch.setenv("CRM_TOKEN", "Bearer the-servers-own")
     settings, connection, secrets = prepared(tmp_path, upstream.port)
     crm = {"url": server.url, "headers": {"authorization": "CRM_TOKEN"}, "effects": {"refund": "irreversible"}}
-    settings = Settings.model_validate({**settings.model_dump(), "mcp": {"crm": crm, "open": {"url": server.url}}})
+    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "mcp": {"crm": crm, "open": {"url": server.url}}})
     url, *running = await serve(settings)
     async with aiohttp.ClientSession() as http:
         made = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, running)

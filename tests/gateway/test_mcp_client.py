@@ -86,7 +86,7 @@ async def server() -> AsyncIterator[str]:
 @pytest.fixture
 async def gateway(tmp_path: Path, upstream: ScriptedUpstream, server: str) -> AsyncIterator[Running]:
     settings, connection, secrets = prepared(tmp_path, upstream.port)
-    settings = Settings.model_validate({**settings.model_dump(), "mcp": {"demo": {"url": server}}})
+    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "mcp": {"demo": {"url": server}}})
     url, *running = await serve(settings)
     async with aiohttp.ClientSession() as http:
         yield Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, running)

@@ -48,7 +48,7 @@ async def translating(tmp_path: Path, upstream: ScriptedUpstream) -> AsyncIterat
     settings, connection, secrets = prepared(tmp_path, upstream.port)
     only_chat = {"url": upstream.url, "dialects": ["openai.chat"], "models": ["qwen-*"], "translate": BOTH}
     silent = {"url": upstream.url, "dialects": ["openai.chat"], "models": ["plain-*"]}
-    given = settings.model_dump()
+    given = settings.model_dump(exclude_unset=True)
     given["upstreams"] |= {"local": only_chat, "plain": silent}
     given["worker"]["translate"] = BOTH
     settings = Settings.model_validate(given)

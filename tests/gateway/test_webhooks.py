@@ -75,7 +75,7 @@ async def gateway(
     }
     hooks["unset"] = {**hooks["hmac"], "secret_env": ["NO_SUCH_VARIABLE"]}
     hooks["named"] = {**hooks["hmac"], "delivery": "/id"}
-    settings = Settings.model_validate({**settings.model_dump(), "webhooks": hooks})
+    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "webhooks": hooks})
     url, *server = await serve(settings)
     async with aiohttp.ClientSession() as http:
         made = Running(url, settings, upstream, http, secrets, open_reader(settings), connection, server)

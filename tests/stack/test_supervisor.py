@@ -107,6 +107,7 @@ def running(config: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[subpr
         left.kill()
 
 
+@pytest.mark.stack
 def test_a_component_that_is_killed_is_restarted_and_counted(
     config: Settings, running: subprocess.Popen[bytes]
 ) -> None:
@@ -125,6 +126,7 @@ def test_down_leaves_no_process_behind(config: Settings, running: subprocess.Pop
     assert states(config) == ["stopped", "stopped"]
 
 
+@pytest.mark.stack
 def test_down_after_the_supervisor_was_killed_leaves_no_process_behind(
     config: Settings, running: subprocess.Popen[bytes]
 ) -> None:
@@ -134,6 +136,7 @@ def test_down_after_the_supervisor_was_killed_leaves_no_process_behind(
     assert marked(config) == []
 
 
+@pytest.mark.stack
 def test_status_after_the_supervisor_was_killed_says_so(config: Settings, running: subprocess.Popen[bytes]) -> None:
     running.kill()
     running.wait()
