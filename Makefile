@@ -18,6 +18,9 @@ TORCH_FROM  := $(if $(LOCAL_LINKS),$(LOCAL_LINKS),--extra-index-url $(TORCH_INDE
 export HF_HUB_OFFLINE := 1
 export TRANSFORMERS_OFFLINE := 1
 
+# Hundreds of processes import the same modules: they compile them once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env model clients browser demo check test crash screenshots up down clean
 

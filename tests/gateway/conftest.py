@@ -136,10 +136,14 @@ class _Server(uvicorn.Server):
             server.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        while self.server_state.connections or self.server_state.tasks:
-            await asyncio.sleep(_LOOK_S)
-        for server in self.servers:
-            await server.wait_closed()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while self.server_state.connections or self.server_state.tasks:
+                    await asyncio.sleep(_LOOK_S)
+                for server in self.servers:
+                    await server.wait_closed()
+        for task in self.server_state.tasks:
+            task.cancel()
         await self.lifespan.shutdown()
 
 
