@@ -63,10 +63,11 @@ def run(interpreter: Path, script: str, folder: Path, gateway: Served, key: str,
 def test_the_page_s_agent_runs_as_written_and_is_recorded(page: str, gateway: Served, tmp_path: Path) -> None:
     environment, model = PAGES[page]
     key = gateway.key(page)
-    said = run(
-        python(environment), block(DOCS / "connect" / f"{page}.md", "python"), tmp_path, gateway, key, MODEL=model
-    )
-    assert said.strip()
+    said, *more = [
+        run(python(environment), code, tmp_path, gateway, key, MODEL=model)
+        for code in blocks(DOCS / "connect" / f"{page}.md", "python")
+    ]
+    assert all(text.strip() for text in (said, *more))
     rows = gateway.reader.trajectories(page)
     kinds = [r.get("kind") for row in rows for r in gateway.reader.records(page, row.trajectory_id)]
     assert "llm_call" in kinds

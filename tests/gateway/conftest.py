@@ -119,12 +119,17 @@ def version(label: str, served: str, *items: MemoryItem) -> AgentVersion:
     return AgentVersion(agent="support", version=label, digest=manifest.digest, manifest=manifest)
 
 
+def with_sections(settings: Settings, **sections: Any) -> Settings:
+    """The settings with more sections; what was not set stays unset."""
+    return Settings.model_validate({**settings.model_dump(exclude_unset=True), **sections})
+
+
 _LOOK_S = 0.005
 
 
 class _Server(uvicorn.Server):
-    """Looks more often whether it shall stop, and stops without uvicorn's pause: a tenth of a second is long where every
-    test stops one."""
+    """Looks more often whether it shall stop, and stops without uvicorn's pause: a tenth of a second is long where
+    every test stops one."""
 
     async def main_loop(self) -> None:
         await self.on_tick(0)

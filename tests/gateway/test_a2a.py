@@ -14,7 +14,7 @@ from aiohttp import web
 
 from evoplane.settings import Settings
 from services.proxy.store import open_reader
-from tests.gateway.conftest import Running, prepared, serve, user
+from tests.gateway.conftest import Running, prepared, serve, user, with_sections
 from tests.gateway.test_mcp import ToolServer
 from tests.gateway.upstream import ScriptedUpstream
 
@@ -30,7 +30,9 @@ async def agent() -> AsyncIterator[ToolServer]:
 @pytest.fixture
 async def gateway(tmp_path: Path, upstream: ScriptedUpstream, agent: ToolServer) -> AsyncIterator[Running]:
     settings, connection, secrets = prepared(tmp_path, upstream.port)
-    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "a2a": {"billing": {"url": agent.url}}})
+    settings = Settings.model_validate(
+        {**settings.model_dump(exclude_unset=True), "a2a": {"billing": {"url": agent.url}}}
+    )
     url, *running = await serve(settings)
     async with aiohttp.ClientSession() as http:
         made = Running(url, settings, upstream, http, secrets, open_reader(settings), connection, running)
@@ -267,7 +269,7 @@ async def test_a_tenants_own_agent_is_asked_for_anything_and_by_no_one_else(
 ) -> None:
     settings, connection, secrets = prepared(tmp_path, upstream.port)
     billing = {"url": agent.url, "tenant": "northwind"}
-    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "a2a": {"billing": billing}})
+    settings = with_sections(settings, a2a={"billing": billing})
     url, *running = await serve(settings)
     agent.answer = answers({"tasks": []}, task("working"))
     async with aiohttp.ClientSession() as http:

@@ -12,12 +12,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from evoplane.settings import Settings
 from registry import tenants
 from services.proxy.store import StoreReader
 from tests.gateway.captures import captures
 from tests.gateway.conftest import MODEL, Running, prepared, serve, user
-from tests.gateway.upstream import ScriptedUpstream, call
+from tests.gateway.conftest import MODEL, Running, prepared, serve, user, with_sections
 
 CAPTURES = captures("mcp")
 HTTP = [capture for capture in CAPTURES if "request" in capture]
@@ -79,7 +78,7 @@ async def gateway(
     monkeypatch.setenv("CRM_TOKEN", "Bearer the-servers-own")
     settings, connection, secrets = prepared(tmp_path, upstream.port)
     crm = {"url": server.url, "headers": {"authorization": "CRM_TOKEN"}, "effects": {"refund": "irreversible"}}
-    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "mcp": {"crm": crm, "open": {"url": server.url}}})
+    settings = with_sections(settings, mcp={"crm": crm, "open": {"url": server.url}})
     url, *running = await serve(settings)
     async with aiohttp.ClientSession() as http:
         made = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, running)

@@ -12,9 +12,8 @@ import aiohttp
 import pytest
 import uvicorn
 
-from evoplane.settings import Settings
 from services.proxy.store import StoreReader
-from tests.gateway.conftest import Running, prepared, serve
+from tests.gateway.conftest import Running, prepared, serve, with_sections
 from tests.gateway.upstream import ScriptedUpstream
 
 pytest.importorskip("mcp", reason="the MCP package is not installed here")
@@ -86,7 +85,7 @@ async def server() -> AsyncIterator[str]:
 @pytest.fixture
 async def gateway(tmp_path: Path, upstream: ScriptedUpstream, server: str) -> AsyncIterator[Running]:
     settings, connection, secrets = prepared(tmp_path, upstream.port)
-    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "mcp": {"demo": {"url": server}}})
+    settings = with_sections(settings, mcp={"demo": {"url": server}})
     url, *running = await serve(settings)
     async with aiohttp.ClientSession() as http:
         yield Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, running)

@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from pydantic import ValidationError
 
-from evoplane.settings import Settings, WebhookRule
+from evoplane.settings import WebhookRule
 from services.gateway.webhooks import matches, pointed
 from services.proxy.store import open_reader
-from tests.gateway.conftest import Running, prepared, serve, user
+from tests.gateway.conftest import Running, prepared, serve, user, with_sections
 from tests.gateway.upstream import ScriptedUpstream
 
 SECRET = "s3cret"
@@ -75,7 +75,7 @@ async def gateway(
     }
     hooks["unset"] = {**hooks["hmac"], "secret_env": ["NO_SUCH_VARIABLE"]}
     hooks["named"] = {**hooks["hmac"], "delivery": "/id"}
-    settings = Settings.model_validate({**settings.model_dump(exclude_unset=True), "webhooks": hooks})
+    settings = with_sections(settings, webhooks=hooks)
     url, *server = await serve(settings)
     async with aiohttp.ClientSession() as http:
         made = Running(url, settings, upstream, http, secrets, open_reader(settings), connection, server)
