@@ -15,8 +15,8 @@ from aiohttp import web
 from registry import tenants
 from services.proxy.store import StoreReader
 from tests.gateway.captures import captures
-from tests.gateway.conftest import MODEL, Running, prepared, serve, user
 from tests.gateway.conftest import MODEL, Running, prepared, serve, user, with_sections
+from tests.gateway.upstream import ScriptedUpstream, call
 
 CAPTURES = captures("mcp")
 HTTP = [capture for capture in CAPTURES if "request" in capture]
