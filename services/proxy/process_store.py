@@ -1,4 +1,4 @@
-"""The event store as the gateway uses it: what `EventStore` promises, written by a process of its own.
+"""The event store as the gateway uses it: what `EventStore` promises, redacted and written by a process of its own.
 
 Jobs are sent as they come and answered a commit at a time. A writer that dies is started again and gets what it
 had not answered once more, in order: whatever it had committed is idempotent by id. So does one that hangs.

@@ -37,7 +37,7 @@ _OURS = frozenset(
 """Of a record's own fields those that hold nothing from outside."""
 
 BUDGET_S = 1.0
-"""Longest search of one exchange: it holds the gateway up. A megabyte of text takes a tenth of that."""
+"""Longest search of one exchange: others' records wait for it. A megabyte of text takes a tenth of that."""
 
 _MIN_KNOWN = 6
 """What is shorter, or all letters, may be a word: hidden where it was recognised, not wherever it stands."""
