@@ -196,7 +196,12 @@ class LogWriter:
 
     def _take_over(self) -> None:
         """Drain what processes that are gone left in their slots."""
-        for slot in self._slots.abandoned():
+        try:
+            abandoned = self._slots.abandoned()
+        except OSError as error:  # the directory was taken away, say: what is there to take over is for another time
+            _log.warning("abandoned spools can't be looked for: %s", error)
+            return
+        for slot in abandoned:
             try:
                 for tenant, spool in slot.waiting().items():
                     while not spool.empty and not self._writer(tenant).behind:

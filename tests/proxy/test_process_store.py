@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -307,3 +308,14 @@ def test_a_stream_cut_anywhere_is_the_same_frames(sizes: list[int], data: st.Dat
 def test_a_stream_that_is_none_of_ours_is_refused() -> None:
     with pytest.raises(ValueError, match="damaged"):
         frames.Frames().feed(b"\xff" * 64)
+
+
+async def test_a_store_directory_that_is_taken_away_ends_no_writer_that_closes_idle_trajectories(
+    log: ProcessStore, settings: Settings
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    writer = writer_of(log)
+    shutil.rmtree(settings.store_dir)
+    assert not any((await log.close_idle(["a"], "2100-01-01T00:00:00Z")).values())
+    assert writer_of(log) == writer
+    assert log.counters.restarts == 0
