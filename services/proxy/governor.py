@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from atdp import clock
 from atdp.records import TrajectoryDraft
 from registry.keyring import TenantKeys
 from registry.tenant_policy import DEFAULT, TenantPolicy
@@ -47,6 +48,8 @@ class Ready(msgspec.Struct, frozen=True):
 
     policy: TenantPolicy
     drafts: list[StoreDraft]
+    known: int
+    """Values that were known in their trajectories: one recognised since may stand here unrecognised."""
 
 
 class Governor:
@@ -58,11 +61,13 @@ class Governor:
         """`governance` gives the policies and keys of this moment; `key_of` asks the store for a data key.
 
         The store is asked only about a trajectory that another governor began to seal: one whose header did not
-        come through here, and any when this governor `succeeds` one that is gone and may be given its work again.
+        come through here, and any when this governor `succeeds` one that is gone and may be given its work again: of a
+        trajectory that began before, nobody here knows what was hidden in it.
         """
         self._governance = governance
         self._key_of = key_of
-        self._succeeds = succeeds
+        self._since = clock.now() if succeeds else None
+        """What began earlier may have come to the governor before."""
         self._tenants: dict[str, TenantState] = {}
         self._stripped: dict[str, str] = {}
         """Contexts that a failure has stripped, and what they became."""
@@ -76,7 +81,7 @@ class Governor:
         with contextlib.suppress(Exception):  # what goes wrong goes wrong again where it is dealt with
             state = self._tenant(tenant)
             if state.policy.redaction != "off" and (clean := self._if_clean(state, drafts)) is not None:
-                return Ready(state.policy, clean) if len(clean) == len(drafts) else None
+                return Ready(state.policy, clean, state.known(drafts)) if len(clean) == len(drafts) else None
         return None
 
     def protect(self, tenant: str, drafts: Iterable[StoreDraft], ready: Ready | None = None) -> list[StoreDraft]:
@@ -87,7 +92,7 @@ class Governor:
         drafts = list(drafts)
         try:
             state = self._tenant(tenant)
-            if ready is not None and ready.policy == state.policy:
+            if ready is not None and ready.policy == state.policy and ready.known == state.known(ready.drafts):
                 rest = self._if_clean(state, drafts[len(ready.drafts) :])
                 if rest is not None:
                     return [*ready.drafts, *rest]
@@ -96,7 +101,7 @@ class Governor:
                     under_policy(draft, state.policy) if isinstance(draft, TrajectoryDraft) else draft
                     for draft in drafts
                 ]
-            return Protection(state, self._sealer, not self._succeeds).protect(drafts)
+            return Protection(state, self._sealer, self._since).protect(drafts)
         except Blocked:
             raise
         except Exception as error:
@@ -109,7 +114,7 @@ class Governor:
 
     def _if_clean(self, state: TenantState, drafts: list[StoreDraft]) -> list[StoreDraft] | None:
         """As they may be stored, when nothing is found in them: then it does not matter what they stand beside."""
-        exchange = Protection(state, self._sealer, not self._succeeds)
+        exchange = Protection(state, self._sealer, self._since)
         protected = exchange.protect(drafts)
         return None if exchange.found else protected
 

@@ -79,6 +79,11 @@ class TenantState:
         new.trajectories, new.contexts = self.trajectories, self.contexts
         return new
 
+    def known(self, drafts: list[StoreDraft]) -> int:
+        """How many values are known in the trajectories of these drafts: their number only grows."""
+        ids = {draft.trajectory_id for draft in drafts if isinstance(draft, _CHAINED)}
+        return sum(len(self.trajectories[id].known) for id in ids if id in self.trajectories)
+
     def trajectory(self, id: str) -> TrajectoryState:
         known = self.trajectories.get(id)
         if known is None:
@@ -96,9 +101,10 @@ class TenantState:
 class Protection:
     """The drafts of one exchange on their way."""
 
-    def __init__(self, state: TenantState, sealer: Callable[[TenantState, str], Sealer], first: bool) -> None:
+    def __init__(self, state: TenantState, sealer: Callable[[TenantState, str], Sealer], since: str | None) -> None:
+        """`since` is when this governor took another's place, if it did."""
         self._state = state
-        self._first = first
+        self._since = since
         self._policy = state.policy
         self._new_sealer = sealer
         self.found = False
@@ -176,7 +182,8 @@ class Protection:
                 parent = draft.parent.trajectory_id if draft.parent is not UNSET else UNSET
                 before = self._state.trajectories.get(parent) if parent is not UNSET else None
                 dirty = before.dirty if before is not None else parent is not UNSET
-                self._state.open(draft.trajectory_id, dirty, began_here=self._first)
+                dirty = dirty or (self._since is not None and draft.time <= self._since)
+                self._state.open(draft.trajectory_id, dirty, began_here=self._since is None)
             by_trajectory.setdefault(draft.trajectory_id, []).append(draft)
         done: dict[int, Any] = {}
         for id_, group in by_trajectory.items():

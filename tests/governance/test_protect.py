@@ -316,6 +316,25 @@ def test_a_policy_that_changed_after_the_first_part_was_prepared_holds_for_all_o
     assert b"nightfall" not in text(ruler.protect("a", [*first, call()], ready))
 
 
+def test_a_value_recognised_after_the_first_part_was_prepared_is_hidden_in_it() -> None:
+    """Two requests of one conversation at once: what one of them tells to be a secret stands in the other, too."""
+    ruler = governor()
+    ruler.protect("a", [CONTEXT, opened()])
+    ready = ruler.prepare("a", first := [call("e1", text="is it 88552211-Q?", kind="user_message")])
+    assert ready is not None
+    ruler.protect("a", [call("e2", text="my password: 88552211-Q")])
+    assert b"88552211-Q" not in text(ruler.protect("a", [*first, call("e3")], ready))
+
+
+def test_a_governor_that_succeeds_another_seals_ids_of_what_the_other_may_have_redacted() -> None:
+    """A header that comes again does not say what came between."""
+    governance, began_before = Governance(), opened(time="2026-01-01T00:00:00.000Z")
+    successor = Governor(lambda: governance, succeeds=True)
+    assert "sealed" in record(successor.protect("a", [began_before, call()]))["tokens"]["prompt_token_ids"]
+    began_since = opened("t2", time="2999-01-01T00:00:00.000Z")
+    assert "gov" not in record(successor.protect("a", [began_since, call(trajectory="t2")]))
+
+
 def test_a_governor_that_succeeds_another_asks_the_store_for_the_key_of_whatever_comes() -> None:
     """The one before may have made a key for it, and the store keeps the first."""
     governance = Governance()
