@@ -231,7 +231,7 @@ class Gateway:
     def _make_store(self) -> EventStore | ProcessStore:
         """The event store, with what it needs to redact and to seal."""
         if self.settings.store.writer == "process":
-            return ProcessStore(self.settings, lambda: self.control.picture, self.reader.trajectory_key)
+            return ProcessStore(self.settings, lambda: self.control.picture)
         return open_store(self.settings, Governor(lambda: self.control.picture, self.reader.trajectory_key))
 
     def _submit(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from atdp import clock
-from atdp.records import TrajectoryDraft
+from atdp.records import EventDraft, Parent, TrajectoryDraft
 from registry.keyring import TenantKeys
 from registry.tenant_policy import DEFAULT, TenantPolicy
 from services.proxy.bare import bare_all
-from services.proxy.drafts import StoreDraft
-from services.proxy.protection import Blocked, Protection, TenantState, under_policy
+from services.proxy.drafts import SealedBlob, StoreDraft, TrajectoryKey
+from services.proxy.protection import Blocked, Found, Protection, TenantState, under_policy
 from services.proxy.redaction.failure import described
 from services.proxy.redaction.redact import FAILED
 from services.proxy.sealing import Sealer
@@ -118,6 +118,56 @@ class Governor:
         protected = exchange.protect(drafts)
         return None if exchange.found else protected
 
+    def found(self, tenant: str, trajectories: Collection[str]) -> dict[str, Found]:
+        """What was found in these trajectories so far, for another governor to go on from. Raises nothing."""
+        unknown = {} if self._since is None else {id: Found(dirty=True) for id in trajectories}
+        try:
+            return unknown | self._tenant(tenant).found(trajectories)
+        except Exception as error:
+            _log.error("what was found in trajectories of %s is not known: %s", tenant, described(error))
+            return unknown
+
+    def protect_for(
+        self, tenant: str, drafts: list[StoreDraft], found: Mapping[str, Found]
+    ) -> tuple[list[StoreDraft], dict[str, Found]]:
+        """`protect` instead of another governor, that has `found` this and shall `adopt` both. Raises `Blocked`."""
+        concerned = trajectories_of(drafts)
+        with contextlib.suppress(Exception):  # said by `protect`
+            state = self._tenant(tenant)
+            state.trajectories.clear()  # the other one knows better
+            state.learn(found)
+        return self.protect(tenant, drafts), self.found(tenant, concerned)
+
+    def adopt(self, tenant: str, drafts: list[StoreDraft], found: Mapping[str, Found]) -> list[StoreDraft]:
+        """What another governor's `protect_for` gave, as it may be stored. Raises nothing."""
+        with contextlib.suppress(Exception):  # without keys there is nothing to remember it for
+            self._tenant(tenant).learn(found, more=self._since is not None)
+        return self.reconciled(tenant, drafts)
+
+    def reconciled(self, tenant: str, drafts: list[StoreDraft]) -> list[StoreDraft]:
+        """Drafts that another governor sealed, or this one a while ago, sealed by the keys that their trajectories have
+        by now: the store keeps the first key of each, and who can't ask it what that is makes one. Raises nothing.
+        """
+        events = {draft.trajectory_id for draft in drafts if isinstance(draft, EventDraft)}
+        keys = {d.trajectory_id: d for d in drafts if isinstance(d, TrajectoryKey) and d.trajectory_id in events}
+        if not keys:
+            return drafts
+        try:
+            state = self._tenant(tenant)
+            both = {id: self._both(state, key) for id, key in keys.items()}
+            differ = {id: (of, made) for id, (of, made) in both.items() if not of.same_key(made)}
+            return [_sealed_by(draft, differ, state.keys) for draft in drafts] if differ else drafts
+        except Exception as error:
+            _log.error("what %s has sealed stays under the key that came with it: %s", tenant, described(error))
+            return drafts
+
+    def _both(self, state: TenantState, key: TrajectoryKey) -> tuple[Sealer, Sealer]:
+        """The sealer of a trajectory from now on, and the one with this key."""
+        id, trajectory = key.trajectory_id, state.trajectory(key.trajectory_id)
+        made = Sealer(id, state.keys.unwrap(id, key.key_version, key.wrapped))
+        trajectory.sealer = self._stored_sealer(state, id) or trajectory.sealer or made
+        return trajectory.sealer, made
+
     def name(self, tenant: str, text: str) -> str:
         """A name from outside, such as a session's id, in the form in which `protect` stores it."""
         try:
@@ -144,12 +194,34 @@ class Governor:
 
     def _sealer(self, state: TenantState, id: str) -> Sealer:
         """The sealer of a trajectory: with its data key, whoever made it."""
+        return self._stored_sealer(state, id) or Sealer.fresh(id)
+
+    def _stored_sealer(self, state: TenantState, id: str) -> Sealer | None:
+        """With the data key that the store has; None when it has none, or can't be asked."""
         if self._key_of is None:
-            return Sealer.fresh(id)
+            return None
         try:
             stored = self._key_of(state.keys.tenant, id)
         except Exception as error:
             # most likely there is none: the store keeps the first key of a trajectory, and this may be it
             _log.warning("the store can't say whether %s has a data key: %s", id, described(error))
             stored = None
-        return Sealer.fresh(id) if stored is None else Sealer(id, state.keys.unwrap(id, *stored))
+        return None if stored is None else Sealer(id, state.keys.unwrap(id, *stored))
+
+
+def trajectories_of(drafts: Iterable[StoreDraft]) -> list[str]:
+    """Those that records among the drafts are in, and those that these were begun from."""
+    headers = [draft for draft in drafts if isinstance(draft, TrajectoryDraft)]
+    parents = [draft.parent.trajectory_id for draft in headers if isinstance(draft.parent, Parent)]
+    own = [draft.trajectory_id for draft in drafts if isinstance(draft, EventDraft | TrajectoryDraft)]
+    return [id for id in dict.fromkeys([*own, *parents]) if isinstance(id, str)]
+
+
+def _sealed_by(draft: StoreDraft, differ: Mapping[str, tuple[Sealer, Sealer]], keys: TenantKeys) -> StoreDraft:
+    """The draft, sealed by the first of its trajectory's two sealers and no longer by the second."""
+    if isinstance(draft, SealedBlob) and draft.trajectory_id in differ:
+        of, made = differ[draft.trajectory_id]
+        return of.resealed(draft, made)
+    if isinstance(draft, TrajectoryKey) and draft.trajectory_id in differ:
+        return differ[draft.trajectory_id][0].key(keys)
+    return draft

@@ -17,7 +17,8 @@ from typing import Any
 from evoplane.settings import Settings
 from services.proxy import writer_frames as frames
 from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable
-from services.proxy.governor import Governance, Governor, KeyOf
+from services.proxy.governor import Governance, Governor, trajectories_of
+from services.proxy.protection import Found
 from services.proxy.store import MAX_QUEUE
 from services.proxy.telling import Teller, Waiting
 from services.proxy.tenant_writer import State, StoreCounters
@@ -55,20 +56,15 @@ class _Sent(Waiting):
 class ProcessStore:
     """Appends drafts durably, for one event loop. `start` before use, `close` after."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        governance: Callable[[], Governance] | None = None,
-        key_of: KeyOf | None = None,
-    ) -> None:
-        """`governance` gives the policies and keys of this moment, under which drafts are redacted and sealed, and
-        `key_of` a trajectory's data key; without `governance` they are stored as they are.
+    def __init__(self, settings: Settings, governance: Callable[[], Governance] | None = None) -> None:
+        """`governance` gives the policies and keys of this moment, under which drafts are redacted and sealed;
+        without it they are stored as they are.
         """
         self._settings = settings
         self._governance = governance
         self._governed: Governance | None = None
         """What the writer was told of it."""
-        self._apart = None if governance is None else Governor(governance, key_of)
+        self._apart = None if governance is None else Governor(governance)
         self._one_apart = asyncio.Lock()
         """A governor is for one thread."""
         self._numbers = count(1)
@@ -159,16 +155,27 @@ class ProcessStore:
     async def submit_large(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
         """`submit` for what takes long to be made ready: that is done on another thread, one at a time, and nobody
         else's records wait for it."""
+        drafts = list(drafts)
         async with self._one_apart:
-            job = await asyncio.to_thread(self._made_ready, tenant, list(drafts))
+            found = await self._found(tenant, drafts)
+            job = await asyncio.to_thread(self._made_ready, tenant, drafts, found)
         self.require_room()
         return self._send(job)
 
-    def _made_ready(self, tenant: str, drafts: list[StoreDraft]) -> bytes:
+    async def _found(self, tenant: str, drafts: list[StoreDraft]) -> dict[str, Found]:
+        """What the writer has found in the drafts' trajectories: it might be anything while that can't be told."""
+        concerned = trajectories_of(drafts)
+        try:
+            async with asyncio.timeout(_SLOW_S):
+                told: frames.Told = await self._ask(lambda number: frames.TellFound(number, tenant, concerned))
+        except (StoreUnavailable, TimeoutError):
+            return {id: Found(dirty=True) for id in concerned}
+        return told.found
+
+    def _made_ready(self, tenant: str, drafts: list[StoreDraft], found: dict[str, Found]) -> bytes:
         if self._apart is None:
             return frames.job(b"", frames.packed(frames.Part(tenant, drafts)))
-        protected = frames.Part(tenant, self._apart.protect(tenant, drafts), protected=True)
-        return frames.job(b"", frames.packed(protected))
+        return frames.job(b"", frames.packed(frames.Part(tenant, *self._apart.protect_for(tenant, drafts, found))))
 
     @property
     def idle(self) -> bool:
@@ -247,6 +254,7 @@ class ProcessStore:
             raise StoreUnavailable(self._down or "the event store is not running")
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
+        self._govern(self._writer)
         self._writer.send(frames.frame(order(number)))
         return await answer
 
@@ -266,7 +274,7 @@ class ProcessStore:
                 self._teller.take(told)
             case frames.Health():
                 self._note(answer)
-            case frames.Closed() | frames.Erased():
+            case frames.Closed() | frames.Erased() | frames.Told():
                 asked = self._asked.pop(answer.number, None)
                 if asked is not None and not asked.done():
                     asked.set_result(answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -48,8 +48,8 @@ class Blocked(StoreUnavailable):
     """Redaction failed and the tenant's policy says that such an exchange must not be answered."""
 
 
-class TrajectoryState(msgspec.Struct, gc=False):
-    """What must be remembered of a trajectory while it goes on."""
+class Found(msgspec.Struct, gc=False):
+    """What was found in a trajectory."""
 
     dirty: bool
     """Was anything hidden in it, or might something have been? Then its token ids are sealed."""
@@ -57,6 +57,11 @@ class TrajectoryState(msgspec.Struct, gc=False):
     """Is something gone for good? Then token ids that would tell it are gone too."""
     known: dict[str, str] = msgspec.field(default_factory=dict)
     """Values recognised, by entity: hidden from now on wherever they stand."""
+
+
+class TrajectoryState(Found, gc=False):
+    """What must be remembered of a trajectory while it goes on."""
+
     sealer: Sealer | None = None
     began_here: bool = False
     """Did its header come through here, and nowhere before? Then nobody else has made a data key for it."""
@@ -90,6 +95,19 @@ class TenantState:
             known = self.open(id, dirty=True)
         self.trajectories.move_to_end(id)
         return known
+
+    def found(self, ids: Iterable[str]) -> dict[str, Found]:
+        """What was found in those of these trajectories that are known."""
+        known = {id: self.trajectories[id] for id in ids if id in self.trajectories}
+        return {id: Found(each.dirty, each.masked, dict(each.known)) for id, each in known.items()}
+
+    def learn(self, found: Mapping[str, Found], more: bool = False) -> None:
+        """Take over what was found in trajectories elsewhere; `more` may have been found in those unknown here."""
+        for id, each in found.items():
+            trajectory = self.open(id, each.dirty or more)
+            trajectory.dirty = trajectory.dirty or each.dirty
+            trajectory.masked = trajectory.masked or each.masked
+            trajectory.known.update(each.known)
 
     def open(self, id: str, dirty: bool, began_here: bool = False) -> TrajectoryState:
         opened = self.trajectories.setdefault(id, TrajectoryState(dirty, began_here=began_here))

@@ -54,6 +54,14 @@ class Sealer:
         stand_in = {"sealed": id, "commit": _commit(salt, data), "labels": labels, "bytes": len(data)}
         return stand_in, blob
 
+    def same_key(self, other: Sealer) -> bool:
+        return hmac.compare_digest(self._data_key, other._data_key)
+
+    def resealed(self, blob: SealedBlob, other: Sealer) -> SealedBlob:
+        """A blob that another key of this trajectory sealed, sealed by this one; its stand-in stays what it is."""
+        plain = decrypt(other._data_key, blob.data[1:], _about(blob.id, other))
+        return SealedBlob(blob.id, blob.trajectory_id, _FORM + encrypt(self._data_key, plain, _about(blob.id, self)))
+
     def open(self, stand_in: dict[str, Any], blob: bytes) -> Any:
         """The value; raises `SealBroken` when it is not what the stand-in commits to."""
         if blob[:1] != _FORM:

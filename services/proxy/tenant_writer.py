@@ -54,12 +54,19 @@ class TenantWriter:
     """Used by one thread."""
 
     def __init__(
-        self, tenant: str, opening: Callable[[], TenantLog], spool: Callable[[], Spool], counters: StoreCounters
+        self,
+        tenant: str,
+        opening: Callable[[], TenantLog],
+        spool: Callable[[], Spool],
+        counters: StoreCounters,
+        reconciled: Callable[[list[StoreDraft]], list[StoreDraft]],
     ) -> None:
+        """`reconciled` gives drafts that were spooled as they may be stored now."""
         self.tenant = tenant
         self._opening = opening
         self._spool = spool
         self._counters = counters
+        self._reconciled = reconciled
         self._opened: TenantLog | None = None
         self._failing = False
         self._next_try = 0.0
@@ -116,10 +123,11 @@ class TenantWriter:
         batch = spool.read(_DRAINED_JOBS, _DRAINED_BYTES)
         if batch is None:
             return
+        waiting = [self._reconciled(job.drafts) for job in batch.jobs]
         done = 0
         while done < len(batch.jobs):
             faults.reach("before_drained_commit")
-            outcomes = self.log().write([job.drafts for job in batch.jobs[done:]])
+            outcomes = self.log().write(waiting[done:])
             faults.reach("after_drained_commit")
             for job, outcome in zip(batch.jobs[done:], outcomes, strict=False):
                 if isinstance(outcome, InvalidDraft):

@@ -17,6 +17,7 @@ import msgspec
 from registry.keyring import TenantKeys
 from registry.tenant_policy import TenantPolicy
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.protection import Found
 from services.proxy.tenant_writer import Result, State, StoreCounters
 
 JOB, AHEAD, MESSAGE = b"J", b"A", b"M"
@@ -33,8 +34,8 @@ class Part(msgspec.Struct, frozen=True):
 
     tenant: str
     drafts: list[StoreDraft]
-    protected: bool = False
-    """Are they redacted and sealed already?"""
+    found: dict[str, Found] | None = None
+    """What was found in their trajectories by whoever has redacted and sealed them; None where nobody has."""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +68,15 @@ class EraseKey(msgspec.Struct, frozen=True, tag=True):
     trajectory_id: str
 
 
-Order = Open | Govern | CloseIdle | EraseKey
+class TellFound(msgspec.Struct, frozen=True, tag=True):
+    """Asks what was found so far in trajectories that something is redacted for elsewhere."""
+
+    number: int
+    tenant: str
+    trajectories: list[str]
+
+
+Order = Open | Govern | CloseIdle | EraseKey | TellFound
 """The end of the stream is one more: write what has come, then end."""
 
 
@@ -115,7 +124,14 @@ class Erased(msgspec.Struct, frozen=True, tag=True):
     failure: str = ""
 
 
-Answer = Opened | NotOpened | Health | Written | Closed | Erased
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `TellFound`."""
+
+    number: int
+    found: dict[str, Found]
+
+
+Answer = Opened | NotOpened | Health | Written | Closed | Erased | Told
 
 _encoder = msgspec.msgpack.Encoder()
 _parts = msgspec.msgpack.Decoder(Part)

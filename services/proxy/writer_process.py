@@ -153,6 +153,8 @@ class WriterProcess:
                 self._governance.now = order
             case frames.CloseIdle(number, tenants, before):
                 self._answer(frames.Closed(number, self._writer.close_idle(tenants, before)))
+            case frames.TellFound(number, tenant, trajectories):
+                self._answer(frames.Told(number, self._writer.found(tenant, trajectories)))
             case frames.EraseKey(number, tenant, trajectory_id):
                 try:
                     self._writer.on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
@@ -170,7 +172,7 @@ class WriterProcess:
 
 
 def _submission(part: frames.Part) -> Submission:
-    return Submission(part.tenant, part.drafts, part.protected)
+    return Submission(part.tenant, part.drafts, part.found)
 
 
 def _first_order(connection: socket.socket) -> frames.Open:

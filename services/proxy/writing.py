@@ -19,6 +19,7 @@ from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, S
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.governor import Governor, Ready
 from services.proxy.log import TenantLog
+from services.proxy.protection import Found
 from services.proxy.slots import Slot, Slots
 from services.proxy.spool import Job
 from services.proxy.tenant_writer import Result, State, StoreCounters, TenantWriter
@@ -42,8 +43,8 @@ class Submission(msgspec.Struct, frozen=True):
 
     tenant: str
     drafts: list[StoreDraft]
-    protected: bool = False
-    """Are they redacted and sealed already?"""
+    found: dict[str, Found] | None = None
+    """What was found in their trajectories by whoever has redacted and sealed them; None where nobody has."""
     ready: Ready | None = None
     """The form in which the first of them may be stored, where that is known."""
 
@@ -160,6 +161,10 @@ class LogWriter:
             writer.close()
             raise StoreUnavailable(f"the event log of {tenant} can't be written: {error}") from error
 
+    def found(self, tenant: str, trajectories: list[str]) -> dict[str, Found]:
+        """What redaction has found in these trajectories so far."""
+        return {} if self._governor is None else self._governor.found(tenant, trajectories)
+
     def _prepare(self) -> None:
         if not self._prepared:
             self._engine.prepare()
@@ -167,7 +172,7 @@ class LogWriter:
 
     def prepare(self, begun: Submission) -> Submission:
         """Do what can be done for the first drafts of a job before the others are there. Raises nothing."""
-        if self._governor is None or begun.protected:
+        if self._governor is None or begun.found is not None:
             return begun
         return msgspec.structs.replace(begun, ready=self._governor.prepare(begun.tenant, begun.drafts))
 
@@ -190,8 +195,10 @@ class LogWriter:
 
     def _job(self, submitted: Submission) -> Job:
         """As it may be stored. Raises `Blocked`."""
-        if submitted.protected or self._governor is None:
+        if self._governor is None:
             return Job(submitted.tenant, submitted.drafts)
+        if submitted.found is not None:
+            return Job(submitted.tenant, self._governor.adopt(submitted.tenant, submitted.drafts, submitted.found))
         return Job(submitted.tenant, self._governor.protect(submitted.tenant, submitted.drafts, submitted.ready))
 
     def _take_over(self) -> None:
@@ -215,9 +222,16 @@ class LogWriter:
         writer = self._writers.get(tenant)
         if writer is None:
             writer = self._writers[tenant] = TenantWriter(
-                require_tenant(tenant), lambda: self._open_log(tenant), lambda: self._slot.spool(tenant), self.counters
+                require_tenant(tenant),
+                lambda: self._open_log(tenant),
+                lambda: self._slot.spool(tenant),
+                self.counters,
+                lambda drafts: self._reconciled(tenant, drafts),
             )
         return writer
+
+    def _reconciled(self, tenant: str, drafts: list[StoreDraft]) -> list[StoreDraft]:
+        return drafts if self._governor is None else self._governor.reconciled(tenant, drafts)
 
     def _open_log(self, tenant: str) -> TenantLog:
         self._prepare()
@@ -234,7 +248,7 @@ class LogWriter:
 
 def _told(submitted: Submission, job: Job, result: Result) -> Result:
     """One `Stored` a draft that was submitted."""
-    if submitted.protected or not isinstance(result, list) or len(result) == len(submitted.drafts):
+    if not isinstance(result, list) or len(result) == len(submitted.drafts):
         return result
     pairs = zip(job.drafts, result, strict=True)
     return [item for draft, item in pairs if not isinstance(draft, SealedBlob | TrajectoryKey)]

@@ -43,7 +43,7 @@ def governance() -> Governance:
 
 @pytest.fixture
 async def store(settings: Settings, reader: StoreReader, governance: Governance) -> AsyncIterator[ProcessStore]:
-    store = ProcessStore(settings, lambda: governance, reader.trajectory_key)
+    store = ProcessStore(settings, lambda: governance)
     await store.start()
     yield store
     await store.close()
@@ -82,11 +82,51 @@ async def test_drafts_are_redacted_and_sealed_and_answered_one_by_one(
     assert originals(reader, governance, "e1") == originals(reader, governance, "e3") == [MAIL]
 
 
+@pytest.mark.parametrize("begun", ["here", "apart"])
+async def test_a_trajectory_is_one_though_some_of_it_is_redacted_apart(
+    store: ProcessStore, reader: StoreReader, governance: Governance, settings: Settings, begun: str
+) -> None:
+    """Its originals have one key, its ids are sealed once something was hidden, what was recognised stays hidden."""
+
+    async def append(place: str, *drafts: Any) -> None:
+        await (store.append("a", drafts) if place == "here" else await store.submit_large("a", drafts))
+
+    password = "88552211-Q"
+    other = "apart" if begun == "here" else "here"
+    await append(begun, CONTEXT, opened(), call("e0"))
+    await append(other, call("e1", text=f"I am {MAIL}, my password: {password}"))
+    await append(begun, call("e2", text=f"is it {password}?"))
+    await append(begun, call("e3", text=f"I am {MAIL}, again"))
+    await append(other, call("e4", text=f"I am {MAIL}, again"))
+    await store.close()
+    assert password.encode() not in every_byte(settings.store_dir)
+    assert reader.verify("a", "t1") == []
+    for id in ("e1", "e3", "e4"):
+        assert originals(reader, governance, id) == [MAIL]
+    first, *later = [record["tokens"] for record in reader.records("a", "t1")[1:]]
+    assert first["prompt_token_ids"] == [1, 2, 3]
+    assert not [tokens for tokens in later if isinstance(tokens["prompt_token_ids"], list)]
+
+
+async def test_what_was_redacted_apart_while_its_writer_died_opens_with_the_key_of_its_trajectory(
+    store: ProcessStore, reader: StoreReader, governance: Governance
+) -> None:
+    await store.append("a", [CONTEXT, opened(time="2026-01-01T00:00:00.000Z"), call("e0")])
+    under_way = [store.submit("a", [call("e1", text=f"I am {MAIL}")])]
+    under_way.append(await store.submit_large("a", [call("e2", text=f"I am {MAIL}")]))
+    os.kill(writer_of(store), SIGKILL)
+    under_way.append(await store.submit_large("a", [call("e3", text=f"I am {MAIL}")]))
+    await asyncio.gather(*under_way, store.append("a", [call("e4", text=f"I am {MAIL}")]))
+    await store.close()
+    for id in ("e1", "e2", "e3", "e4"):
+        assert originals(reader, governance, id) == [MAIL]
+
+
 async def test_a_policy_holds_for_what_is_sent_after_it_changed(
     settings: Settings, reader: StoreReader, governance: Governance
 ) -> None:
     now = governance
-    store = ProcessStore(settings, lambda: now, reader.trajectory_key)
+    store = ProcessStore(settings, lambda: now)
     await store.start()
     before = store.submit("a", [CONTEXT, opened(), call("e1", text="about nightfall")])
     now = changed(governance, dictionaries=(NIGHTFALL,))
@@ -101,7 +141,7 @@ async def test_what_could_not_be_redacted_is_refused_alone_where_its_tenant_want
     settings: Settings, reader: StoreReader, governance: Governance
 ) -> None:
     keyless = Governance({"a": TenantPolicy(on_failure="block")}, {"b": governance.tenant_keys["b"]})
-    store = ProcessStore(settings, lambda: keyless, reader.trajectory_key)
+    store = ProcessStore(settings, lambda: keyless)
     await store.start()
     refused = store.submit("a", [CONTEXT, opened(), call(text=MAIL)])
     told = store.submit("c", [CONTEXT, opened("t2"), call("e2", text=MAIL, trajectory="t2")])

@@ -17,8 +17,11 @@ from services.proxy.drafts import InvalidDraft, StoreUnavailable
 from services.proxy.engines import postgres
 from services.proxy.engines import sqlite as sqlite_engine
 from services.proxy.engines.base import StorageFailed
+from services.proxy.governor import Governor
 from services.proxy.log import TenantLog
+from services.proxy.sealing import Sealer
 from services.proxy.store import EventStore, StoreReader
+from tests.governance.drafting import Governance
 from tests.proxy.backends import Backend, store_of
 from tests.proxy.drafting import CONTEXT, event, header
 
@@ -59,6 +62,33 @@ async def test_while_the_store_cannot_commit_drafts_wait_in_the_spool_in_order(
     assert ids(reader) == [f"e{index}" for index in range(7)]
     assert reader.verify("a", "t1") == []
     assert segments(backend.root) == []
+
+
+async def test_what_two_writers_sealed_while_the_log_was_away_opens_with_its_trajectorys_key(
+    backend: Backend, reader: StoreReader
+) -> None:
+    """The second one can't know the key that the first one made: it lies in the spool."""
+    governance, mail = Governance(), "anna.berg@example.com"
+
+    def governed() -> EventStore:
+        return store_of(backend, governor=Governor(lambda: governance, reader.trajectory_key))
+
+    first, second = governed(), governed()
+    await first.start()
+    await first.append("a", [CONTEXT, header(), event("e0")])
+    with backend.locked():
+        await first.append("a", [event("e1", text=f"I am {mail}")])
+        await first.close()
+        await second.start()
+        await second.append("a", [event("e2", text=f"I am {mail}")])
+    await until_ok(second)
+    await second.append("a", [event("e3", text=f"I am {mail}")])
+    await second.close()
+    keys = governance.tenant_keys["a"]
+    sealer = Sealer("t1", keys.unwrap("t1", *(reader.trajectory_key("a", "t1") or (0, b""))))
+    for id in ("e1", "e2", "e3"):
+        sealed = (reader.record("a", id) or {})["ext"]["sealed"]
+        assert list(sealer.open(sealed, reader.sealed("a", sealed["sealed"]) or b"").values()) == [mail]
 
 
 async def test_one_tenants_trouble_is_not_anothers(log: EventStore, backend: Backend, reader: StoreReader) -> None:
