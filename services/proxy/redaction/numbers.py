@@ -11,7 +11,8 @@ from typing import NamedTuple
 _NOT_DIGIT = re.compile(r"\D")
 _DATE = re.compile(r"(?:19|20)\d\d(?:-\d\d-\d\d)?$")
 """Years and dates: most runs of digits are, and none is anybody's number."""
-_WORD_CHAR = re.compile(r"\w*")
+_WORD_CHAR = re.compile(r"\w{0,128}")
+"""More than any number has. A megabyte of digits and letters is one word: to its end from each run is its square."""
 
 
 class Run(NamedTuple):
