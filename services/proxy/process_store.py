@@ -148,9 +148,7 @@ class ProcessStore:
         try:
             return self._send(frames.job(first, frames.packed(frames.Part(tenant, drafts))))
         except InvalidDraft as error:
-            refused: asyncio.Future[list[Stored]] = self._loop.create_future()
-            refused.set_exception(error)
-            return refused
+            return self._invalid(error)
 
     async def submit_large(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
         """`submit` for what takes long to be made ready: that is done on another thread, one at a time, and nobody
@@ -158,9 +156,17 @@ class ProcessStore:
         drafts = list(drafts)
         async with self._one_apart:
             found = await self._found(tenant, drafts)
-            job = await asyncio.to_thread(self._made_ready, tenant, drafts, found)
+            try:
+                job = await asyncio.to_thread(self._made_ready, tenant, drafts, found)
+            except InvalidDraft as error:
+                return self._invalid(error)
         self.require_room()
         return self._send(job)
+
+    def _invalid(self, error: InvalidDraft) -> asyncio.Future[list[Stored]]:
+        refused: asyncio.Future[list[Stored]] = self._loop.create_future()
+        refused.set_exception(error)
+        return refused
 
     async def _found(self, tenant: str, drafts: list[StoreDraft]) -> dict[str, Found]:
         """What the writer has found in the drafts' trajectories: it might be anything while that can't be told."""

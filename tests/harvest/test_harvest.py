@@ -72,6 +72,7 @@ FOUND = '{"order": "W-5521", "carrier": "DHL", "total": 1367.50}'
         (FOUND, "ok", answer("You paid 1,367.5 euros."), "used"),
         (FOUND, "ok", answer("", ("track", {"order": "W-5521"})), "used"),
         ('{"status": "ok"}', "ok", answer("Done."), None),
+        ("[" * 5000 + "]" * 5000, "ok", answer("Done."), None),
         ("Error: unknown order", "ok", answer("", ("find", {"q": "b"})), "corrected"),
         ("no", "error", answer("", ("find", {"q": "b"})), "corrected"),
         ("Error: card declined", "ok", answer("Your card has been updated."), "contradicted"),

@@ -113,6 +113,14 @@ async def test_odd_values_fare_as_they_do_where_a_thread_writes(
     assert await fares(log, reader) == expected
 
 
+async def test_what_can_not_be_encoded_is_refused_by_its_future_when_it_is_large(log: ProcessStore) -> None:
+    """As a thread does it: whoever submits it is told where a record is waited for."""
+    await log.append("a", [CONTEXT, header()])
+    refused = await log.submit_large("a", [event("e1", text="\ud800")])
+    with pytest.raises(InvalidDraft, match="surrogates"):
+        await refused
+
+
 async def test_a_name_that_is_no_tenants_is_refused_and_the_writer_goes_on(log: ProcessStore) -> None:
     with pytest.raises(InvalidDraft, match="no tenant id"):
         await log.append("../a", [CONTEXT])

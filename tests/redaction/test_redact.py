@@ -35,6 +35,12 @@ def test_json_text_stays_json_with_numbers_escapes_and_doubled_values() -> None:
     assert doubled.startswith('{"password":"<PASSWORD>"}{"password":')
 
 
+def test_json_text_with_half_of_an_emoji_stays_a_text_that_can_be_stored() -> None:
+    stored = result('{"who": "anna\\u0040example.com \\ud83d"}')
+    assert stored.encode().startswith(b'{"who": "<EMAIL_')
+    assert json.loads(stored)["who"].endswith("\ud83d")
+
+
 def test_json_within_json_is_searched_too() -> None:
     inner = json.dumps({"password": "hunter2", "m": MAIL})
     stored = json.loads(json.loads(result(json.dumps({"arguments": inner})))["arguments"])

@@ -28,6 +28,7 @@ HURRIED = 500
 """Characters: shorter texts are searched even when the time is up."""
 WORD = 16
 """Letters alone, and fewer than this, are a word, which only a tenant's dictionary could object to."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_DEPTH = 100
 MAX_JOINED = 200_000
 BIG_NUMBER = 9_999_999
@@ -247,7 +248,11 @@ class Walk:
         if value is None:
             return None if rule is None else f'"{self._name_for(rule.entity, literal)}"'
         new = self._ruled(value, rule) if rule is not None else self._string(value, scalar.key, path + scalar.path)
-        return None if new is value or new == value else json.dumps(new, ensure_ascii=False)
+        if new is value or new == value:
+            return None
+        # half of a pair of surrogates is a text as an escape only
+        halved = isinstance(new, str) and _SURROGATE.search(new) is not None
+        return json.dumps(new, ensure_ascii=halved)
 
     def _ruled(self, value: Any, rule: FieldRule) -> Any:
         """A field that is hidden whatever it holds; what is empty or hidden already stays."""
