@@ -342,15 +342,17 @@ class ProcessStore:
                 continue
             self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
-            self._governed = None
             self._govern(writer)
             for number, waiting in self._sent.items():
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return
 
     async def _launched(self, succeeds: bool) -> WriterLink:
-        first = frames.Open(_what_to_write(self._settings), governed=self._governance is not None, succeeds=succeeds)
+        governance = None if self._governance is None else self._governance()
+        governed = None if governance is None else frames.Govern(governance.policies, governance.tenant_keys)
+        first = frames.Open(_what_to_write(self._settings), governed, succeeds)
         writer, health = await WriterLink.started(first, self._heard, self._lost)
+        self._governed = governance
         self._note(health)
         return writer
 

@@ -38,22 +38,22 @@ class Part(msgspec.Struct, frozen=True):
     """What was found in their trajectories by whoever has redacted and sealed them; None where nobody has."""
 
 
-class Open(msgspec.Struct, frozen=True, tag=True):
-    """The first message: which logs to write."""
-
-    settings: dict[str, Any]
-    """What of the settings says so, secrets in the clear: they go through the socket only."""
-    governed: bool = False
-    """Is what comes to be redacted and sealed, as `Govern` says?"""
-    succeeds: bool = False
-    """Was there a writer before, that may have done some of what comes?"""
-
-
 class Govern(msgspec.Struct, frozen=True, tag=True):
     """The policies and keys under which what follows is stored."""
 
     policies: Mapping[str, TenantPolicy] = {}
     tenant_keys: Mapping[str, TenantKeys] = {}
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """The first message: which logs to write."""
+
+    settings: dict[str, Any]
+    """What of the settings says so, secrets in the clear: they go through the socket only."""
+    governed: Govern | None = None
+    """How what comes is to be redacted and sealed, and what lies in the spool is; None where nothing is."""
+    succeeds: bool = False
+    """Was there a writer before, that may have done some of what comes?"""
 
 
 class CloseIdle(msgspec.Struct, frozen=True, tag=True):

@@ -194,10 +194,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         order = _first_order(connection)
-        settings, governance = Settings.model_validate(order.settings), Governance()
+        settings, governance = Settings.model_validate(order.settings), Governance(order.governed or frames.Govern())
         reader = open_reader(settings)
         governor = Governor(lambda: governance.now, reader.trajectory_key, succeeds=order.succeeds)
-        writer = open_writer(settings, governor if order.governed else None)
+        writer = open_writer(settings, governor if order.governed is not None else None)
         try:
             writer.open()
         except Exception as error:

@@ -14,11 +14,14 @@ import pytest
 from evoplane.settings import Settings
 from registry.tenant_policy import Dictionary, TenantPolicy
 from services.proxy.drafts import Content, StoreUnavailable
+from services.proxy.engines import sqlite
+from services.proxy.governor import Governor
 from services.proxy.process_store import ProcessStore
 from services.proxy.sealing import Sealer
-from services.proxy.store import StoreReader
+from services.proxy.store import StoreReader, open_store
 from tests.governance.drafting import Governance, call, opened
 from tests.proxy.at_rest import every_byte
+from tests.proxy.backends import Sqlite
 from tests.proxy.drafting import CONTEXT
 from tests.proxy.test_process_store import writer_of
 
@@ -168,6 +171,27 @@ async def test_what_a_replaced_writer_seals_opens_with_the_key_of_its_predecesso
     assert reader.verify("a", "t1") == []
     for id in ("e0", "e1", "e59", "last"):
         assert originals(reader, governance, id) == [MAIL]
+
+
+async def test_what_two_writers_sealed_into_the_spool_has_one_key_when_a_third_one_opens_it(
+    settings: Settings, reader: StoreReader, governance: Governance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.02)
+    late = Governance(tenant_keys={})
+    writers = [open_store(settings, Governor(lambda it=it: it, reader.trajectory_key)) for it in (governance, late)]
+    await writers[0].start()
+    await writers[0].append("a", [CONTEXT, opened(), call("e0")])
+    with Sqlite(settings.store_dir).locked():
+        await writers[0].append("a", [call("e1", text=f"I am {MAIL}")])
+        await writers[0].close()
+        await writers[1].start()  # without keys: it can't read what the first one made
+        late.tenant_keys = governance.tenant_keys
+        await writers[1].append("a", [call("e2", text=f"I am {MAIL}")])
+        await writers[1].close()
+    third = ProcessStore(settings, lambda: governance)
+    await third.start()
+    await third.close()
+    assert originals(reader, governance, "e1") == originals(reader, governance, "e2") == [MAIL]
 
 
 @pytest.mark.parametrize("answer", ["hello", f"write to {MAIL}"])
