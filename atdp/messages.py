@@ -159,6 +159,18 @@ def loads_or_none(text: str) -> Any:
         return None
 
 
+def object_or_none(text: str) -> dict[str, Any] | None:
+    """The text as an object; None when it is none, or one that only its own text can carry, such as half an emoji."""
+    value = loads_or_none(text)
+    if not isinstance(value, dict):
+        return None
+    try:
+        msgspec.json.encode(value)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
 def name(value: Any) -> str | None:
     """Names and ids are strings; what a client sends instead is kept as its text."""
     return value if value is None or isinstance(value, str) else str(value)

@@ -18,6 +18,7 @@ from registry.keyring import TenantKeys
 from registry.tenant_policy import TenantPolicy
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
 from services.proxy.protection import Found
+from services.proxy.redaction.failure import described
 from services.proxy.tenant_writer import Result, State, StoreCounters
 
 JOB, AHEAD, MESSAGE = b"J", b"A", b"M"
@@ -149,7 +150,7 @@ def packed(part: Part) -> bytes:
             # a number beyond 64 bits, which JSON holds
             return msgspec.json.encode(part)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
+        raise InvalidDraft(f"the drafts can't be stored: {described(error)}") from error
 
 
 def job(first: bytes, rest: bytes) -> bytes:
@@ -189,7 +190,7 @@ def part_of(packed: bytes | memoryview) -> Part:
     try:
         return (_in_json if packed[:1] == b"{" else _parts).decode(packed)
     except msgspec.MsgspecError as error:
-        raise InvalidDraft(f"the drafts can't be stored: {error!r}") from error
+        raise InvalidDraft(f"the drafts can't be stored: {described(error)}") from error
 
 
 def order_of(body: memoryview) -> Order:

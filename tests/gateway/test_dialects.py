@@ -244,3 +244,25 @@ async def test_an_answer_of_long_ago_can_be_gone_on_from(running: Running) -> No
         "rel": "continuation",
     }
     assert first.headers["x-evoplane-session-id"] == second.headers["x-evoplane-session-id"]
+
+
+async def test_an_input_with_half_an_emoji_is_passed_on_and_stored_as_its_text(running: Running) -> None:
+    """A model's output may be cut anywhere; no record can hold the half as a character."""
+    given = '{"to": "anna.berg@example.com \\ud83d"}'
+    block = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "m1", "model": "claude-1", "role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": given}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    pieces = [b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in events]
+    running.upstream.scripts.append(stream(*pieces))
+    body = {"model": "claude-1", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "stream": True}
+    response = await running.post("/v1/messages", body)
+    assert await response.read() == b"".join(pieces)
+    (message,) = running.event(response)["a"]["messages"]
+    (part,) = message["parts"]
+    assert part["arguments"].startswith('{"to": "<EMAIL_')

@@ -201,8 +201,8 @@ class MessagesAssembler(Assembler):
         given = self._inputs.pop(index, None) if isinstance(index, int) else None
         if given is not None and isinstance(index, int):
             self._texts.join()
-            value = messages.loads_or_none(given["text"])
-            self._blocks[index]["input"] = value if isinstance(value, dict) else given["text"]
+            value = messages.object_or_none(given["text"])
+            self._blocks[index]["input"] = given["text"] if value is None else value
 
 
 def _read_head(completion: Completion, body: dict[str, Any]) -> None:

@@ -64,9 +64,9 @@ class MessagesAnswer(Answer):
     def _end(self, block: Kind | Call) -> None:
         told = self._content[-1]
         if isinstance(block, Call):
-            value = messages.loads_or_none(self._text)
+            value = messages.object_or_none(self._text)
             # what is no object travels as the text it is; no text at all is how some servers say "no arguments"
-            told["input"] = value if isinstance(value, dict) else self._text or {}
+            told["input"] = (self._text or {}) if value is None else value
         else:
             told["thinking" if block == "reasoning" else "text"] = self._text
         self._emit("content_block_stop", {"index": self._at})
