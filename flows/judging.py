@@ -8,8 +8,8 @@ count as reward only where the agent's rule says so (`min_agreement`, docs/rewar
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -122,5 +122,16 @@ def _constitution_file(config: Settings) -> Path:
     return Path(config.judge.constitution) if config.judge.constitution else DEFAULT
 
 
+def main() -> None:
+    # before anything is asked of Prefect: a typing error is no run that failed
+    parser = argparse.ArgumentParser(prog="python -m flows.judging", description=judging.__doc__)
+    parser.add_argument("agent")
+    parser.add_argument(
+        "limit", nargs="?", type=int, default=100, help="newest trajectories a tenant (default: %(default)s)"
+    )
+    told = parser.parse_args()
+    print(judging(told.agent, told.limit))
+
+
 if __name__ == "__main__":
-    print(judging(sys.argv[1], *map(int, sys.argv[2:3])))
+    main()

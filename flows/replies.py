@@ -7,7 +7,7 @@ The classifier is the one that `evoplane rewards learn-replies` made; it says no
 
 from __future__ import annotations
 
-import sys
+import argparse
 from typing import Any
 
 from dashboards.reading import read_replies
@@ -70,5 +70,16 @@ def read_agent(config: Settings, agent: str, limit: int, embed: Embed, embedding
     return {"replies": seen, "told": told}
 
 
+def main() -> None:
+    # before anything is asked of Prefect: a typing error is no run that failed
+    parser = argparse.ArgumentParser(prog="python -m flows.replies", description=replies.__doc__)
+    parser.add_argument("agent")
+    parser.add_argument(
+        "limit", nargs="?", type=int, default=1000, help="newest trajectories a tenant (default: %(default)s)"
+    )
+    told = parser.parse_args()
+    print(replies(told.agent, told.limit))
+
+
 if __name__ == "__main__":
-    print(replies(sys.argv[1], *map(int, sys.argv[2:3])))
+    main()

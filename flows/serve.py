@@ -8,6 +8,7 @@ is on, another child serves those: a canary that waits for verdicts must not be 
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import logging
 import os
@@ -51,12 +52,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flows.serve", description="Serve the flows (`evoplane up` does).")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument(_QUICK, action="store_true", help="looks and rollbacks only; started by the process itself")
+    only.add_argument(_SIGNALS, action="store_true", help="judging and replies only; started by the process itself")
+    told = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = settings()
-    if _QUICK in arguments or _SIGNALS in arguments:
+    if told.quick or told.signals:
         wait_for_server(config)
         _die_with_parent()
-        (serve_quick if _QUICK in arguments else serve_signals)(config)
+        (serve_quick if told.quick else serve_signals)(config)
         return 0
     ready_file(config).unlink(missing_ok=True)
     wait_for_server(config)

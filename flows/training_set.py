@@ -11,6 +11,7 @@ is written the way the chat template writes an assistant's turn and encoded once
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -112,7 +113,10 @@ def build(cases: Sequence[Case], split: dataset.Split, params: Params, output: P
     return report
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
+    argparse.ArgumentParser(
+        prog="python -m flows.training_set", description="Make the training set of the snapshot in this folder."
+    ).parse_args(arguments)
     import yaml
 
     from flows import corrected_sets, row_sets, snapshot
@@ -149,4 +153,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
