@@ -30,6 +30,8 @@ from services.proxy.tenant_writer import Result
 from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, Submission, open_writer
 
 _RECEIVED_AT_ONCE = 2**20
+_MAX_BATCH_BYTES = 2**20
+"""Of jobs in one commit: to search that much takes seconds at worst, and nobody is answered before it is done."""
 _MOST_AHEAD = 64
 """Jobs to come that are kept ready: what their upstreams take long over may be pushed out and is then made anew."""
 _COLLECTOR = (5_000, 20, 250)
@@ -112,8 +114,10 @@ class WriterProcess:
         while self._inbox:
             numbers: list[int] = []
             jobs: list[Submission | InvalidDraft] = []
-            while self._inbox and self._inbox[0][0] == frames.JOB and len(jobs) < MAX_BATCH:
+            size = 0
+            while self._inbox and self._inbox[0][0] == frames.JOB and len(jobs) < MAX_BATCH and size < _MAX_BATCH_BYTES:
                 _, body = self._inbox.popleft()
+                size += len(body)
                 numbers.append(frames.job_numbers(body)[0])
                 jobs.append(self._job(body))
             if jobs:

@@ -9,10 +9,10 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -21,13 +21,15 @@ from hypothesis import strategies as st
 
 from atdp.records import Action, Outcome
 from evoplane.settings import Settings
-from services.proxy import process_store
+from services.proxy import process_store, writer_process
 from services.proxy import writer_frames as frames
 from services.proxy.drafts import InvalidDraft, SealedBlob, StoreUnavailable, TrajectoryKey
 from services.proxy.engines.base import StorageFailed
 from services.proxy.process_store import ProcessStore
 from services.proxy.store import EventStore, StoreReader
 from services.proxy.tenant_writer import StoreCounters
+from services.proxy.writer_process import Governance, WriterProcess
+from services.proxy.writing import LogWriter, Submission
 from tests.proxy.drafting import CONTEXT, event, header, signal
 
 
@@ -120,6 +122,39 @@ async def test_what_can_not_be_encoded_is_refused_by_its_future_when_it_is_large
     with pytest.raises(InvalidDraft, match="UnicodeEncodeError") as told:
         await refused
     assert "secret" not in str(told.value)  # it goes to the log, and nothing has redacted it
+
+
+class Noting:
+    """Writes nothing and notes how many jobs came together."""
+
+    def __init__(self) -> None:
+        self.counters = StoreCounters()
+        self.together: list[int] = []
+
+    def write(self, submitted: Sequence[Submission]) -> list[Any]:
+        self.together.append(len(submitted))
+        return [[] for _ in submitted]
+
+    def wait_s(self) -> float | None:
+        return None
+
+    def recover(self, entirely: bool = False) -> None: ...
+
+    def in_trouble(self) -> dict[str, Any]:
+        return {}
+
+
+def test_of_long_jobs_that_come_together_only_some_are_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To search them all may take longer than the gateway waits for any answer."""
+    monkeypatch.setattr(writer_process, "_MAX_BATCH_BYTES", 1500)
+    job = frames.job(b"", frames.packed(frames.Part("a", [event("e1", text="x" * 700)])))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"".join(frames.job_frame(number, 1, job) for number in range(7)))
+        ours.shutdown(socket.SHUT_WR)
+        noting = Noting()
+        WriterProcess(theirs, cast(LogWriter, noting), Governance()).run()
+    assert noting.together == [2, 2, 2, 1]
 
 
 async def test_a_name_that_is_no_tenants_is_refused_and_the_writer_goes_on(log: ProcessStore) -> None:
