@@ -156,7 +156,7 @@ class _Exchange:
         try:
             await self._gateway.store.append(tenant, [Answer(name, event_id) for name in names])
         except StoreUnavailable as error:
-            raise errors.not_recording() from error
+            raise errors.unrecorded(error) from error
         known.note(tenant, names)
 
     async def ended(self, how: End, status: int | None, detail: str) -> None:

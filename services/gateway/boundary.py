@@ -131,7 +131,7 @@ async def store_reports(gateway: Gateway, session: Session, items: Sequence[Item
         raise errors.not_recording() from error
     except StoreUnavailable as error:
         _give_back(session, taken)
-        raise errors.not_recording() from error
+        raise errors.unrecorded(error) from error
     gateway.contexts.mark_stored(session.key.tenant, drafts, stored)
     answers = []
     for each, result in zip(placing, stored[len(drafts) :], strict=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from services.proxy.dialects.base import Problem
+from services.proxy.drafts import StoreUnavailable
+from services.proxy.protection import Blocked
 
 
 class ApiError(Exception):
@@ -71,6 +73,22 @@ def not_recording() -> ApiError:
         code="event_log_unavailable",
         headers=_RETRY_AFTER,
     )
+
+
+def not_redacted() -> ApiError:
+    """Asking again would only ask the model again."""
+    return ApiError(
+        503,
+        "What was answered could not be redacted, and the tenant's policy refuses such answers (`on_failure`).",
+        type="server_error",
+        code="redaction_failed",
+        headers=((b"x-should-retry", b"false"),),
+    )
+
+
+def unrecorded(why: StoreUnavailable) -> ApiError:
+    """What a client is told whose record was refused."""
+    return not_redacted() if isinstance(why, Blocked) else not_recording()
 
 
 def over_budget(limit: str, of: str, retry_after_s: int) -> ApiError:

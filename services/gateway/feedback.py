@@ -73,7 +73,7 @@ async def feedback(gateway: Gateway, request: Request, send: Send) -> None:
     try:
         stored = await gateway.store.append(key.tenant, signals)
     except StoreUnavailable as error:
-        raise errors.not_recording() from error
+        raise errors.unrecorded(error) from error
     ended = [
         item.trajectory_id
         for item, signal in zip(stored, signals, strict=True)

@@ -161,8 +161,10 @@ class Call:
         """Make it durable; on failure tell the client instead. Gives what to call behind the answer."""
         try:
             return await self._gateway.record(self._exchange, ending)
-        except StoreUnavailable:
-            await respond_error(self._send, errors.not_recording(), self._headers(), self._exchange.dialect)
+        except StoreUnavailable as error:
+            # without the name of an event that nobody will find
+            headers = [header for header in self._headers() if header[0] != b"x-evoplane-event-id"]
+            await respond_error(self._send, errors.unrecorded(error), headers, self._exchange.dialect)
             return None
 
     async def _unless_gone(self, work: Awaitable[T]) -> T | None:

@@ -92,7 +92,8 @@ _REFUSALS = {
     "403": "The key lacks the scope.",
     "413": "The body is larger than `gateway.max_body_bytes`.",
     "429": "A budget or rate limit of the tenant or key is used up; `retry-after` says when.",
-    "503": "The event log can't be made durable; nothing was done.",
+    "503": "The event log can't be made durable (`event_log_unavailable`: nothing was done), or what was answered could"
+    " not be redacted and its tenant refuses that (`redaction_failed`: the model was asked).",
 }
 
 

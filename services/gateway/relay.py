@@ -144,8 +144,8 @@ class StreamRelay:
         rest = self._flush()
         try:
             go_on = await self._gateway.record(self._exchange, ending)
-        except StoreUnavailable:
-            await self._break_off(errors.not_recording())
+        except StoreUnavailable as error:
+            await self._break_off(errors.unrecorded(error))
             return
         try:
             match ending.status:

@@ -130,7 +130,7 @@ async def _set_reward(gateway: Gateway, request: Request, send: Send) -> None:
         try:
             await gateway.store.append(key.tenant, [signal])
         except StoreUnavailable as error:
-            raise errors.not_recording() from error
+            raise errors.unrecorded(error) from error
     await respond_json(send, 200, {"message": "success"})
 
 

@@ -197,7 +197,7 @@ class _Import:
             try:
                 await self._gateway.store.append(self._key.tenant, signals)
             except StoreUnavailable as error:
-                raise errors.not_recording() from error
+                raise errors.unrecorded(error) from error
 
 
 def _signal(key: Key, made: SpanStep, index: int, evaluation: dict[str, Any], event_id: str) -> Signal:

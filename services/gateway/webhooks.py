@@ -57,7 +57,7 @@ async def webhook(gateway: Gateway, request: Request, send: Send, name: str) -> 
     try:
         stored = await gateway.store.append(source.tenant, signals) if signals else []
     except StoreUnavailable as error:
-        raise errors.not_recording() from error
+        raise errors.unrecorded(error) from error
     answer = {"ids": [item.id for item in stored], "bound": [item.bound for item in stored]}
     await respond_json(send, 202, answer)
 

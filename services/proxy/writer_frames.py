@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from registry.keyring import TenantKeys
 from registry.tenant_policy import TenantPolicy
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft, StoreUnavailable
-from services.proxy.protection import Found
+from services.proxy.protection import Blocked, Found
 from services.proxy.redaction.failure import described
 from services.proxy.tenant_writer import Result, State, StoreCounters
 
@@ -28,6 +28,11 @@ MAX_FRAME_BYTES = 2**31
 _HEAD = struct.Struct("<Ic")
 _NUMBERS = struct.Struct("<QI")
 _LENGTH = struct.Struct("<I")
+
+
+Fault = Literal["draft", "redaction", "store"]
+_FAULTS: dict[Fault, type[Exception]] = {"draft": InvalidDraft, "redaction": Blocked, "store": StoreUnavailable}
+"""From the narrowest kind to the widest."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -106,8 +111,8 @@ class Written(msgspec.Struct, frozen=True, tag=True):
     numbers: list[int]
     stored: list[list[Stored] | None]
     """None for a job that is not stored, which `refused` tells about."""
-    refused: list[tuple[bool, str]]
-    """Is it the draft's fault? And why."""
+    refused: list[tuple[Fault, str]]
+    """Whose fault it is, and why."""
     health: Health
 
 
@@ -203,7 +208,7 @@ def answer_of(body: memoryview) -> Answer:
 
 def written(numbers: list[int], results: list[Result], health: Health) -> Written:
     stored = [result if isinstance(result, list) else None for result in results]
-    refused = [(isinstance(r, InvalidDraft), str(r)) for r in results if not isinstance(r, list)]
+    refused = [(_fault(r), str(r)) for r in results if not isinstance(r, list)]
     return Written(numbers, stored, refused, health)
 
 
@@ -214,8 +219,12 @@ def results_of(message: Written) -> Iterator[tuple[int, Result]]:
         if stored is not None:
             yield number, stored
         else:
-            invalid, why = next(refused)
-            yield number, InvalidDraft(why) if invalid else StoreUnavailable(why)
+            fault, why = next(refused)
+            yield number, _FAULTS[fault](why)
+
+
+def _fault(refusal: Exception) -> Fault:
+    return next((fault for fault, kind in _FAULTS.items() if isinstance(refusal, kind)), "store")
 
 
 class Frames:

@@ -189,7 +189,12 @@ async def test_a_policy_that_blocks_answers_503_when_redaction_fails(
         raise RuntimeError
 
     monkeypatch.setattr(Detector, "find", broken)
-    assert (await running.chat([user("hello there")])).status == 503
+    refused = await running.chat([user("hello there")])
+    assert refused.status == 503
+    assert (await refused.json())["error"]["code"] == "redaction_failed"
+    # the model would be asked again, and nobody will find an event
+    assert refused.headers["x-should-retry"] == "false"
+    assert not {"retry-after", "x-evoplane-event-id"} & {name.lower() for name in refused.headers}
     assert (await running.chat([user("hello there")], key="lumen")).status == 200
 
 

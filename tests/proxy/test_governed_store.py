@@ -13,10 +13,11 @@ import pytest
 
 from evoplane.settings import Settings
 from registry.tenant_policy import Dictionary, TenantPolicy
-from services.proxy.drafts import Content, StoreUnavailable
+from services.proxy.drafts import Content
 from services.proxy.engines import sqlite
 from services.proxy.governor import Governor
 from services.proxy.process_store import ProcessStore
+from services.proxy.protection import Blocked
 from services.proxy.sealing import Sealer
 from services.proxy.store import StoreReader, open_store
 from tests.governance.drafting import Governance, call, opened
@@ -149,7 +150,7 @@ async def test_what_could_not_be_redacted_is_refused_alone_where_its_tenant_want
     refused = store.submit("a", [CONTEXT, opened(), call(text=MAIL)])
     told = store.submit("c", [CONTEXT, opened("t2"), call("e2", text=MAIL, trajectory="t2")])
     await store.append("b", [CONTEXT, opened("t3"), call("e3", trajectory="t3")])
-    with pytest.raises(StoreUnavailable, match="redaction failed"):
+    with pytest.raises(Blocked, match="redaction failed"):
         await refused
     await told
     await store.close()
