@@ -35,8 +35,11 @@ def down(json: Json = False) -> None:
 
     Example: evoplane down
     """
-    supervisor.down(settings())
-    show({"stopped": True}, json)
+    config = settings()
+    stopped = supervisor.down(config)
+    if not stopped:
+        err.print(f"nothing ran in {config.var}; `EVOPLANE_PATHS__VAR` names another deployment's", highlight=False)
+    show({"stopped": stopped}, json)
 
 
 def status(json: Json = False) -> None:

@@ -80,7 +80,9 @@ class Waiting:
                 raise DemoFailed(f"{told}; see {self._config.logs_dir}")
 
     def _require_hope(self, what: str, runs: Sequence[dict[str, Any]], ended_before: frozenset[str] | None) -> None:
-        failed = [run for run in runs if run["state_type"] in ("FAILED", "CRASHED")]
+        # what somebody starts by hand beside the demo has no deployment, and is theirs
+        ours = [run for run in runs if run["deployment_id"] is not None]
+        failed = [run for run in ours if run["state_type"] in ("FAILED", "CRASHED")]
         if failed:
             raise DemoFailed(f"waiting for {what}: run {failed[0]['name']!r} {failed[0]['state_message']}")
         if ended_before is None:

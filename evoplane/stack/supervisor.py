@@ -194,8 +194,8 @@ def up(
         raise
 
 
-def down(config: Settings) -> None:
-    """Stop the stack and everything that belongs to it; does nothing when nothing runs."""
+def down(config: Settings) -> bool:
+    """Stop the stack and everything that belongs to it; False when nothing of it ran."""
     known = state.read(config)
     supervisor = known.supervisor() if known else None
     if supervisor is not None:
@@ -204,7 +204,7 @@ def down(config: Settings) -> None:
             supervisor.wait(timeout=_STOP_GRACE_S + 20)
         except psutil.TimeoutExpired:
             supervisor.kill()
-    _sweep(config)
+    return _sweep(config) or supervisor is not None
 
 
 def _watch(runner: _Runner, stopping: threading.Event) -> None:
@@ -264,8 +264,8 @@ def _name(pid: int | None) -> str:
         return f"pid {pid}"
 
 
-def _sweep(config: Settings) -> None:
-    """End what carries this stack's mark: whatever a killed supervisor could not stop itself."""
+def _sweep(config: Settings) -> bool:
+    """End what carries this stack's mark: whatever a killed supervisor could not stop itself. Was there anything?"""
     mine = mark(config)
     left = []
     for candidate in psutil.process_iter():
@@ -275,4 +275,6 @@ def _sweep(config: Settings) -> None:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     ancestors = {p.pid for p in psutil.Process().parents()}
-    process.end([p for p in left if p.pid not in ancestors], grace_s=10.0)
+    orphans = [p for p in left if p.pid not in ancestors]
+    process.end(orphans, grace_s=10.0)
+    return bool(orphans)

@@ -16,7 +16,8 @@ from registry.manifest import AgentVersion, Manifest, Policy
 
 def run(state: str, message: str = "", name: str = "evolve support", id: str = "run-1") -> dict[str, Any]:
     kind = {"Running": "RUNNING", "Failed": "FAILED"}.get(state, "COMPLETED")
-    return {"id": id, "name": name, "state_type": kind, "state_name": state, "state_message": message}
+    told = {"state_type": kind, "state_name": state, "state_message": message}
+    return {"id": id, "name": name, "deployment_id": "served", **told}
 
 
 @pytest.fixture
@@ -121,3 +122,15 @@ def test_a_loss_that_is_no_number_is_told_as_that(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "metrics.jsonl").write_text('{"step": 1, "steps": 3, "loss": null}\n')
     assert waiting.Training(tmp_path, 0.0).news(0.0) == "training, step 1 of 3, loss not a number"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_that_somebody_started_by_hand_may_fail_and_one_of_the_stacks_may_not(
+    config: Settings, runs: list[dict[str, Any]]
+) -> None:
+    runs.append({**run("Failed", "no judge", "judge support"), "deployment_id": None})
+    with pytest.raises(story.DemoFailed, match="did not come within 0 s"):
+        story.Story(config, lambda _: None)._improve(frozenset())
+    runs.append(run("Failed", "out of memory"))
+    with pytest.raises(story.DemoFailed, match="out of memory"):
+        story.Story(config, lambda _: None)._improve(frozenset())

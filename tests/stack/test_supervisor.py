@@ -143,8 +143,8 @@ def test_status_after_the_supervisor_was_killed_says_so(config: Settings, runnin
     assert [s.detail for s in state.status(config)] == ["the supervisor is gone"] * 2
 
 
-def test_down_when_nothing_runs_does_nothing(config: Settings) -> None:
-    supervisor.down(config)
+def test_down_when_nothing_runs_does_nothing_and_says_so(config: Settings) -> None:
+    assert not supervisor.down(config)
 
 
 def test_a_taken_port_names_its_owner_and_the_setting(config: Settings) -> None:
