@@ -28,7 +28,10 @@ _SEAL_EVERY = 4
 
 def texts() -> Iterator[tuple[str, str, str]]:
     """(user's words, answer, tool result): about 3 kB in all."""
-    simulations = json.loads((SHARED / "data/tau2-retail/gpt-4.1_retail.json").read_text())["simulations"]
+    path = SHARED / "data/tau2-retail/gpt-4.1_retail.json"
+    if not path.is_file():
+        raise SystemExit(f"no real conversations in {path}: EVOPLANE_SHARED names the folder that has them (AGENTS.md)")
+    simulations = json.loads(path.read_text())["simulations"]
     words: dict[str, list[str]] = {"user": [], "assistant": [], "tool": []}
     for simulation in simulations:
         for message in simulation["messages"]:
