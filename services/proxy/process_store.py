@@ -47,9 +47,11 @@ _LOOK_S = 5.0
 class _Sent(Waiting):
     """A job on its way."""
 
-    def __init__(self, future: asyncio.Future[list[Stored]], job: bytes) -> None:
+    def __init__(self, future: asyncio.Future[list[Stored]], job: bytes, governance: Governance | None) -> None:
         super().__init__(future)
         self.job = job
+        self.governance = governance
+        """In force when it was sent: so it is stored, whoever writes it in the end."""
         self.tries = 0
 
 
@@ -199,7 +201,7 @@ class ProcessStore:
             ahead = Ahead(drafts, frames.packed(frames.Part(tenant, drafts)))
         except InvalidDraft:
             return None  # said where it is submitted
-        self._govern(self._writer)
+        self._govern(self._writer, self._in_force())
         self._writer.send(frames.ahead_frame(ahead.packed))
         return ahead
 
@@ -239,17 +241,20 @@ class ProcessStore:
         future: asyncio.Future[list[Stored]] = self._loop.create_future()
         if not self._sent:
             self._waiting_since = time.monotonic()
-        number = next(self._numbers)
-        self._sent[number] = _Sent(future, job)
+        number, governance = next(self._numbers), self._in_force()
+        self._sent[number] = _Sent(future, job, governance)
         self._waiting_bytes += len(job)
         if self._writer is not None:
-            self._govern(self._writer)
+            self._govern(self._writer, governance)
             self._writer.send(frames.job_frame(number, self.expecting(), job))
         return future
 
-    def _govern(self, writer: WriterLink) -> None:
+    def _in_force(self) -> Governance | None:
+        return None if self._governance is None else self._governance()
+
+    def _govern(self, writer: WriterLink, governance: Governance | None) -> None:
         """Tell the writer under which policies and keys to store what follows, if it does not know."""
-        if self._governance is None or (governance := self._governance()) is self._governed:
+        if governance is None or governance is self._governed:
             return
         told, self._governed = self._governed, governance
         if told is None or told.policies != governance.policies or told.tenant_keys != governance.tenant_keys:
@@ -260,7 +265,7 @@ class ProcessStore:
             raise StoreUnavailable(self._down or "the event store is not running")
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
-        self._govern(self._writer)
+        self._govern(self._writer, self._in_force())
         self._writer.send(frames.frame(order(number)))
         return await answer
 
@@ -342,13 +347,13 @@ class ProcessStore:
                 continue
             self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
-            self._govern(writer)
             for number, waiting in self._sent.items():
+                self._govern(writer, waiting.governance)
                 writer.send(frames.job_frame(number, self.expecting(), waiting.job))
             return
 
     async def _launched(self, succeeds: bool) -> WriterLink:
-        governance = None if self._governance is None else self._governance()
+        governance = self._in_force()
         governed = None if governance is None else frames.Govern(governance.policies, governance.tenant_keys)
         first = frames.Open(_what_to_write(self._settings), governed, succeeds)
         writer, health = await WriterLink.started(first, self._heard, self._lost)

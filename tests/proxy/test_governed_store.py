@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGSTOP
 from typing import Any
 
 import pytest
@@ -225,3 +225,20 @@ async def test_of_what_is_prepared_and_never_comes_only_so_much_is_kept(
     for drafts, ahead in (aheads[0], aheads[-1]):
         await store.submit("a", drafts, ahead)
     assert [record.get("id") for record in reader.records("a", "t1")[1:]] == ["e0", "e299"]
+
+
+async def test_what_a_replaced_writer_is_given_again_is_stored_under_the_policy_it_was_sent_under(
+    settings: Settings, reader: StoreReader, governance: Governance
+) -> None:
+    now = governance
+    store = ProcessStore(settings, lambda: now)
+    await store.start()
+    await store.append("a", [CONTEXT, opened()])
+    os.kill(writer_of(store), SIGSTOP)
+    before = store.submit("a", [call("e1", text=f"I am {MAIL}")])
+    now = changed(governance, redaction="off")
+    after = store.submit("a", [call("e2", text=f"I am {MAIL}")])
+    os.kill(writer_of(store), SIGKILL)
+    await asyncio.gather(before, after, store.append("a", [call("e3", text=f"I am {MAIL}")]))
+    await store.close()
+    assert [MAIL in asked(reader, id) for id in ("e1", "e2", "e3")] == [False, True, True]
