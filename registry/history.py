@@ -68,6 +68,20 @@ def before(connection: sqlite3.Connection, agent: str, version: str, at: str) ->
     return others[-1]
 
 
+def last_taken_back(connection: sqlite3.Connection, agent: str) -> str | None:
+    """The version that users were last moved away from: a champion by a rollback, or a canary that was aborted."""
+    taken: str | None = None
+    champion: str | None = None
+    for entry in audit.entries(connection, agent):
+        detail = entry.detail
+        if entry.action == "canary.stop" and detail.get("end") == "aborted":
+            taken = str(detail["version"])
+        elif entry.action == "rollback" and champion is not None and detail.get("champion") != champion:
+            taken = champion
+        champion = str(detail["champion"]) if detail.get("champion") is not None else champion
+    return taken
+
+
 def exposures(connection: sqlite3.Connection, agent: str, version: str) -> list[Exposure]:
     """When users may have been answered by a version."""
     found = [

@@ -66,14 +66,14 @@ def impact(
     since: str | None = None,
     until: str | None = None,
 ) -> Impact:
-    """What users were served by a version: by default the one a rollback last moved them away from.
+    """What users were served by a version: by default the one that they were last moved away from.
 
     `since` and `until` (RFC 3339) narrow the time. Answers to probes and evaluations are nobody's and not listed.
     """
     if version is None:
-        version = pointers.read_route(connection, agent).withdrawn
+        version = history.last_taken_back(connection, agent)
         if version is None:
-            raise RegistryError(f"{agent} was not rolled back lately: name a version with --version")
+            raise RegistryError(f"nothing of {agent} was rolled back or aborted: name a version with --version")
     if version not in pointers.versions(connection, agent):
         raise RegistryError(f"{agent} has no version {version!r}")
     exposed = history.exposures(connection, agent, version)

@@ -61,7 +61,9 @@ def lineage(
 
 def impact(
     agent: Annotated[str, typer.Option(help="The agent.")],
-    version: Annotated[str | None, typer.Option(help="The version; by default the one last rolled back.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="The version; by default the one last rolled back or aborted.")
+    ] = None,
     since: Annotated[str | None, typer.Option("--from", help="Only answers from here on (RFC 3339).")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Only answers before this.")] = None,
     json: Json = False,

@@ -112,7 +112,8 @@ async def test_impact_of_a_canary_lists_its_sessions_only(running: Running) -> N
     for n in range(12):
         await said(running, session=f"s{n}")
     running.route(pointers.clear_canary, "harm", end="aborted")
-    found = impact(running.connection, running.reader, "support", "2")
+    found = impact(running.connection, running.reader, "support")
+    assert found.version == "2"
     assert 0 < len(found.sessions) < 12 and {s.roles for s in found.sessions} == {("canary",)}
     assert [e.role for e in found.exposures] == ["canary"]
 
