@@ -74,7 +74,7 @@ $(UV):
 	@var/bootstrap/bin/pip install -q uv || rm -f $(UV)
 
 $(VENV)/.complete: pyproject.toml constraints/main-py311.txt constraints/environments-py311.txt | $(UV)
-	@echo "making $(VENV): about 320 packages, 2.5 GB"
+	@echo "making $(VENV): about 320 packages, 3.1 GB"
 	@if [ -x $(UV) ]; then \
 	  $(UV) venv -q --allow-existing --seed --python $(PYTHON) $(VENV) && \
 	  $(UV) pip install -q --python $(BIN)/python --compile-bytecode $(TORCH_FROM) \
