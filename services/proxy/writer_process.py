@@ -39,8 +39,8 @@ _COLLECTOR = (5_000, 20, 250)
 
 
 @dataclass
-class Governance:
-    """Under what policies and keys records are stored now: without any, they are stored without payload."""
+class InForce:
+    """The policies and keys that records are stored under: without any, they are stored without payload."""
 
     now: frames.Govern = field(default_factory=frames.Govern)
 
@@ -48,10 +48,10 @@ class Governance:
 class WriterProcess:
     """One end of the socket: takes orders, commits, answers."""
 
-    def __init__(self, connection: socket.socket, writer: LogWriter, governance: Governance) -> None:
+    def __init__(self, connection: socket.socket, writer: LogWriter, in_force: InForce) -> None:
         self._connection = connection
         self._writer = writer
-        self._governance = governance
+        self._in_force = in_force
         self._frames = frames.Frames()
         self._inbox: deque[tuple[bytes, memoryview]] = deque()
         self._poll = select.poll()
@@ -154,7 +154,7 @@ class WriterProcess:
     def _obey(self, order: frames.Order) -> None:
         match order:
             case frames.Govern():
-                self._governance.now = order
+                self._in_force.now = order
             case frames.CloseIdle(number, tenants, before):
                 self._answer(frames.Closed(number, self._writer.close_idle(tenants, before)))
             case frames.TellFound(number, tenant, trajectories):
@@ -198,9 +198,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         order = _first_order(connection)
-        settings, governance = Settings.model_validate(order.settings), Governance(order.governed or frames.Govern())
+        settings, in_force = Settings.model_validate(order.settings), InForce(order.governed or frames.Govern())
         reader = open_reader(settings)
-        governor = Governor(lambda: governance.now, reader.trajectory_key, succeeds=order.succeeds)
+        governor = Governor(lambda: in_force.now, reader.trajectory_key, succeeds=order.succeeds)
         writer = open_writer(settings, governor if order.governed is not None else None)
         try:
             writer.open()
@@ -212,7 +212,7 @@ def main() -> None:
         gc.freeze()
         gc.set_threshold(*_COLLECTOR)
         try:
-            WriterProcess(connection, writer, governance).run()
+            WriterProcess(connection, writer, in_force).run()
         finally:
             writer.close()
             reader.close()

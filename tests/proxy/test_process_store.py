@@ -28,7 +28,7 @@ from services.proxy.engines.base import StorageFailed
 from services.proxy.process_store import ProcessStore
 from services.proxy.store import EventStore, StoreReader
 from services.proxy.tenant_writer import StoreCounters
-from services.proxy.writer_process import Governance, WriterProcess
+from services.proxy.writer_process import InForce, WriterProcess
 from services.proxy.writing import LogWriter, Submission
 from tests.proxy.drafting import CONTEXT, event, header, signal
 
@@ -153,7 +153,7 @@ def test_of_long_jobs_that_come_together_only_some_are_answered_together(monkeyp
         ours.sendall(b"".join(frames.job_frame(number, 1, job) for number in range(7)))
         ours.shutdown(socket.SHUT_WR)
         noting = Noting()
-        WriterProcess(theirs, cast(LogWriter, noting), Governance()).run()
+        WriterProcess(theirs, cast(LogWriter, noting), InForce()).run()
     assert noting.together == [2, 2, 2, 1]
 
 
