@@ -76,10 +76,10 @@ def not_recording() -> ApiError:
 
 
 def not_redacted() -> ApiError:
-    """Asking again would only ask the model again."""
+    """Trying again would fail again, and ask the model again."""
     return ApiError(
         503,
-        "What was answered could not be redacted, and the tenant's policy refuses such answers (`on_failure`).",
+        "What had to be recorded could not be redacted, and the tenant's policy refuses that (`on_failure`).",
         type="server_error",
         code="redaction_failed",
         headers=((b"x-should-retry", b"false"),),

@@ -28,6 +28,7 @@ from services.proxy.sealing import Sealer
 _log = logging.getLogger(__name__)
 
 _STRIPPED = 10_000
+"""Contexts without payload that are remembered, at most."""
 
 KeyOf = Callable[[str, str], "tuple[int, bytes] | None"]
 """(tenant, trajectory) → the version and the wrapped data key that the store has, or None."""

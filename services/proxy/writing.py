@@ -77,7 +77,7 @@ class LogWriter:
         self._slot = self._slots.take()
         self._slot.take_in(self._root / "spool.jsonl")
         try:
-            self._prepare()
+            self._prepare_engine()
         except Misconfigured:
             raise
         except StorageFailed as error:
@@ -165,7 +165,7 @@ class LogWriter:
         """What redaction has found in these trajectories so far."""
         return {} if self._governor is None else self._governor.found(tenant, trajectories)
 
-    def _prepare(self) -> None:
+    def _prepare_engine(self) -> None:
         if not self._prepared:
             self._engine.prepare()
             self._prepared = True
@@ -234,7 +234,7 @@ class LogWriter:
         return drafts if self._governor is None else self._governor.reconciled(tenant, drafts)
 
     def _open_log(self, tenant: str) -> TenantLog:
-        self._prepare()
+        self._prepare_engine()
         return TenantLog(self._engine.writing(tenant), self._blobs, tenant)
 
     def _report(self) -> None:

@@ -217,7 +217,7 @@ async def test_a_job_whose_beginning_was_prepared_is_stored_like_any_other(
     assert MAIL.encode() not in every_byte(settings.store_dir)
 
 
-async def test_of_what_is_prepared_and_never_comes_only_so_much_is_kept(
+async def test_a_job_is_stored_whether_or_not_what_was_prepared_of_it_was_pushed_out(
     store: ProcessStore, reader: StoreReader
 ) -> None:
     await store.append("a", [CONTEXT, opened()])

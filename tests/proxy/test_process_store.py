@@ -138,6 +138,9 @@ class Noting:
     def wait_s(self) -> float | None:
         return None
 
+    def prepare(self, begun: Submission) -> Submission:
+        return begun
+
     def recover(self, entirely: bool = False) -> None: ...
 
     def in_trouble(self) -> dict[str, Any]:
@@ -155,6 +158,17 @@ def test_of_long_jobs_that_come_together_only_some_are_answered_together(monkeyp
         noting = Noting()
         WriterProcess(theirs, cast(LogWriter, noting), InForce()).run()
     assert noting.together == [2, 2, 2, 1]
+
+
+def test_of_what_is_sent_ahead_and_never_submitted_the_writer_keeps_only_the_latest() -> None:
+    parts = [frames.packed(frames.Part("a", [event(f"e{number}")])) for number in range(200)]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        writer = WriterProcess(theirs, cast(LogWriter, Noting()), InForce())
+        for part in parts:
+            ours.sendall(frames.ahead_frame(part))
+            writer._take()
+    assert list(writer._ahead) == parts[-64:]
 
 
 async def test_a_name_that_is_no_tenants_is_refused_and_the_writer_goes_on(log: ProcessStore) -> None:
