@@ -132,6 +132,16 @@ class TenantPolicy(_Policy, frozen=True):
         return self.redaction if self == TenantPolicy(redaction=self.redaction) else f"{self.redaction}+tenant"
 
     @property
+    def journals(self) -> bool:
+        """May what was captured lie on the disk for a moment before it is redacted, encrypted?
+
+        Not where nothing may be kept even sealed, or an exchange that can't be redacted must not be answered.
+        """
+        return (
+            self.seal and self.redaction != "strict" and self.on_failure != "block" and self.hides_reasoning != "drop"
+        )
+
+    @property
     def hides_reasoning(self) -> Literal["keep", "seal", "drop"]:
         return self.reasoning or ("seal" if self.redaction == "strict" else "keep")
 

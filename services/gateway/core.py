@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from atdp import clock
 from atdp.records import EventDraft
@@ -27,7 +27,7 @@ from services.gateway.upstream import Upstreams
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
-from services.proxy.drafts import InvalidDraft, Stored
+from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft
 from services.proxy.ending import Ending
 from services.proxy.engines.base import StorageFailed
 from services.proxy.governor import Governor
@@ -52,6 +52,9 @@ _GATHER_S = 0.003
 """How long answered exchanges gather before they are recorded (when capture is async): less than a commit takes."""
 _RETAIN_S = 3600.0
 """How often retention is enforced."""
+
+
+T = TypeVar("T")
 
 
 class Gateway:
@@ -168,10 +171,14 @@ class Gateway:
         if exchange.large:
             stored = await self._durable(await self._submit_large(exchange, ending), exchange)
             return partial(self._go_on, exchange, ending, stored)
-        # an exchange that can't be redacted must not be answered where the policy says so: that has to be known first
-        if self.durable or policy.on_failure == "block":
-            stored = await self._durable(self._submit(exchange, ending), exchange)
+        if policy.on_failure == "block":
+            # an exchange that can't be redacted must not be answered: that has to be known first
+            stored = await self._durable(self._submit(exchange, ending, self.store.submit), exchange)
             return partial(self._go_on, exchange, ending, stored)
+        if self.durable:
+            submitted = self._submit(exchange, ending, self.store.keep)
+            await self._durable(submitted.safe, exchange)
+            return partial(self._go_on_from, exchange, ending, submitted.placed)
         self.store.require_room()
         self._answered.append((exchange, ending))
         self.unconfirmed.note(exchange)
@@ -188,13 +195,11 @@ class Gateway:
     def record_later(self, exchange: Exchange, ending: Ending) -> None:
         """Queue an exchange without waiting until it is durable; raises `StoreUnavailable`."""
         try:
-            stored = self._submit(exchange, ending)
+            stored = self._submit(exchange, ending, self.store.submit)
         except BaseException:
             self.unconfirmed.end(exchange)
             raise
-        self.unconfirmed.note(exchange)
-        self.background.add(stored)
-        stored.add_done_callback(partial(self._confirmed, exchange, ending))
+        self._confirm(exchange, ending, stored)
 
     async def confirmed(self, key: Key, session_ids: Collection[str] | None = None) -> None:
         """Until what was answered so far to the key's agent, or in these sessions of it, is in the log or lost."""
@@ -234,12 +239,14 @@ class Gateway:
             return ProcessStore(self.settings, lambda: self.control.picture)
         return open_store(self.settings, Governor(lambda: self.control.picture, self.reader.trajectory_key))
 
-    def _submit(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
+    def _submit(
+        self, exchange: Exchange, ending: Ending, submit: Callable[[str, list[StoreDraft], Ahead | None], T]
+    ) -> T:
         self._count(exchange, ending)
         try:
             drafts = exchange.drafts(ending, self.contexts)
             self.settle(exchange)
-            return self.store.submit(exchange.session.key.tenant, drafts, exchange.ahead)
+            return submit(exchange.session.key.tenant, drafts, exchange.ahead)
         except StoreUnavailable:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
@@ -255,8 +262,8 @@ class Gateway:
         self.settle(exchange)
         return await self.store.submit_large(exchange.session.key.tenant, drafts)
 
-    async def _durable(self, future: asyncio.Future[list[Stored]], exchange: Exchange) -> list[Stored]:
-        """Wait until the exchange is on the disk; gives what became of its drafts."""
+    async def _durable(self, future: asyncio.Future[T], exchange: Exchange) -> T:
+        """Wait until the exchange is on the disk."""
         try:
             return await future
         except InvalidDraft as error:
@@ -274,18 +281,52 @@ class Gateway:
         self.recent.note(session.key, session.session_id, events)
         self.harvester.offer(session.key.tenant, events)
 
+    def _go_on_from(self, exchange: Exchange, ending: Ending, placed: asyncio.Future[list[Stored]]) -> None:
+        """What was safe before it had its place: the session goes on from there, too."""
+        if placed.done() and placed.exception() is None:
+            self._go_on(exchange, ending, placed.result())
+        else:
+            self._confirm(exchange, ending, placed)
+
+    def _confirm(self, exchange: Exchange, ending: Ending, stored: asyncio.Future[list[Stored]]) -> None:
+        """It is answered, and will have its place."""
+        self.unconfirmed.note(exchange)
+        self.background.add(stored)
+        stored.add_done_callback(partial(self._confirmed, exchange, ending))
+
+    def _begun_again(self, exchange: Exchange, ending: Ending) -> bool:
+        """What was answered can't be placed, most likely for the log was taken away: tell its conversation anew, from
+        the beginning of what the client said, in another trajectory. Once, and if the store takes anything."""
+        session = exchange.session
+        if session.trajectory_id == exchange.trajectory_id:
+            self._taken_away(exchange)
+        if exchange.begun_again:
+            return False
+        if session.trajectory_id == exchange.trajectory_id:
+            self.sessions.begin_again(session, self.train_policy(session.key.tenant))
+        exchange.begin_again()
+        try:
+            stored = self.store.submit(session.key.tenant, exchange.drafts(ending, self.contexts))
+        except StoreUnavailable:
+            return False
+        self._confirm(exchange, ending, stored)
+        return True
+
     def _confirmed(self, exchange: Exchange, ending: Ending, stored: asyncio.Future[list[Stored]]) -> None:
         """What was queued without waiting is durable, or lost."""
         self.background.discard(stored)
         if stored.cancelled():
             return  # the gateway was not given the time to end: the next start reads what became of it
         error = stored.exception()
+        if isinstance(error, InvalidDraft) and self._begun_again(exchange, ending):
+            _log.error("event %s begins another trajectory: %s", exchange.event_id, error)
+            return
         try:
             if error is None:
                 self._go_on(exchange, ending, stored.result())
+            elif self.durable:
+                _log.error("event %s is on the disk and not in the log: %s", exchange.event_id, error)
             else:
-                if isinstance(error, InvalidDraft):
-                    self._taken_away(exchange)
                 _log.error("event %s is lost (gateway.capture is async): %s", exchange.event_id, error)
         finally:
             self.unconfirmed.end(exchange)

@@ -71,6 +71,8 @@ class Exchange:
     """What the store has been told of it before the answer is there."""
     failed = False
     """Was it answered with an error, or not to its end?"""
+    begun_again = False
+    """Has it been moved to another trajectory, for its own could not be gone on with?"""
     large = False
     """Is it so large that what is done with it must not be done on the event loop?"""
 
@@ -108,8 +110,16 @@ class Exchange:
         self.role = role
         self.overlays = overlays
         self.upstream = upstream
-        self.header = session.header
-        self.trajectory_id = session.trajectory_id
+        self._belongs()
+
+    def begin_again(self) -> None:
+        """What was said before is not in the log: it is part of the trajectory in which its session is now."""
+        self._belongs()
+        self._asked, self.begun_again = None, True
+
+    def _belongs(self) -> None:
+        self.header = self.session.header
+        self.trajectory_id = self.session.trajectory_id
 
     @property
     def continued(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import asyncio
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -97,6 +98,15 @@ class Ahead(msgspec.Struct, frozen=True):
     def begins(self, drafts: list[StoreDraft]) -> bool:
         """Are these very drafts the first of a job?"""
         return len(self.drafts) <= len(drafts) and all(a is b for a, b in zip(self.drafts, drafts, strict=False))
+
+
+class Submitted(NamedTuple):
+    """Drafts on their way into the log."""
+
+    safe: asyncio.Future[Any]
+    """Are they on the disk?"""
+    placed: asyncio.Future[list[Stored]]
+    """What became of them in the log: `safe` itself where that says so."""
 
 
 class StoreUnavailable(Exception):

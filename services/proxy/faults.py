@@ -24,6 +24,12 @@ Point = Literal[
     "after_drained_commit",
     "before_segment_removal",
     "after_segment_removal",
+    "before_journal_write",
+    "in_journal_write",
+    "after_journal_sync",
+    "in_journal_replay",
+    "before_journal_clear",
+    "after_journal_clear",
     "in_blob_write",
     "after_blob_write",
 ]

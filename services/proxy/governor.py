@@ -44,6 +44,11 @@ class Governance(Protocol):
     def tenant_keys(self) -> Mapping[str, TenantKeys]: ...
 
 
+class _Fixed(msgspec.Struct, frozen=True):
+    policies: Mapping[str, TenantPolicy]
+    tenant_keys: Mapping[str, TenantKeys]
+
+
 class Ready(msgspec.Struct, frozen=True):
     """The first drafts of an exchange, in which nothing was to be hidden, under this policy."""
 
@@ -168,6 +173,23 @@ class Governor:
         made = Sealer(id, state.keys.unwrap(id, key.key_version, key.wrapped))
         trajectory.sealer = self._stored_sealer(state, id) or trajectory.sealer or made
         return trajectory.sealer, made
+
+    def journaling(self, tenant: str) -> tuple[TenantPolicy, TenantKeys] | None:
+        """The policy and the keys under which a tenant's jobs may lie encrypted until they are redacted.
+
+        None when they must not, or there is no key.
+        """
+        governance = self._governance()
+        policy, keys = governance.policies.get(tenant, DEFAULT), governance.tenant_keys.get(tenant)
+        return None if keys is None or not policy.journals else (policy, keys)
+
+    def keys_of(self, tenant: str) -> TenantKeys:
+        """Raises `KeyError`."""
+        return self._governance().tenant_keys[tenant]
+
+    def under(self, tenant: str, policy: TenantPolicy) -> Governor:
+        """Another one, for what was captured under this policy and may have come through a governor before."""
+        return Governor(lambda: _Fixed({tenant: policy}, self._governance().tenant_keys), self._key_of, succeeds=True)
 
     def name(self, tenant: str, text: str) -> str:
         """A name from outside, such as a session's id, in the form in which `protect` stores it."""

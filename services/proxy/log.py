@@ -56,23 +56,28 @@ class TenantLog:
     def close(self) -> None:
         self._connection.close()
 
-    def write(self, jobs: Sequence[Drafts]) -> list[Outcome]:
+    def write(self, jobs: Sequence[Drafts], sync: bool = True) -> list[Outcome]:
         """Place and commit the first of the jobs, as many as one transaction may hold; gives an outcome for each.
 
-        Raises `StorageFailed` or `OSError`, after which nothing of them is stored.
+        Without `sync` they may be on the disk only after `sync`. Raises `StorageFailed` or `OSError`, after which
+        nothing of them is stored.
         """
         try:
-            return self._write(jobs, trusting=True)
+            return self._write(jobs, sync, trusting=True)
         except StorageRefused:
             self._heads.clear()
         try:
-            return self._write(jobs)
+            return self._write(jobs, sync)
         except StorageRefused as error:
             self._heads.clear()
             if len(jobs) == 1:
                 return [InvalidDraft(f"the drafts can't be stored: {error}")]
         # one of them is no good: find out which, the others must not suffer
-        return [outcome for job in jobs for outcome in self.write([job])]
+        return [outcome for job in jobs for outcome in self.write([job], sync)]
+
+    def sync(self) -> None:
+        """Have on the disk what was written. Raises `StorageFailed` or `OSError`."""
+        self._connection.sync()
 
     def close_idle(self, before: str) -> list[str]:
         """Close what has had no record since `before`; gives the trajectories' ids."""
@@ -151,7 +156,7 @@ class TenantLog:
 
     # -- one transaction
 
-    def _write(self, jobs: Sequence[Drafts], trusting: bool = False) -> list[Outcome]:
+    def _write(self, jobs: Sequence[Drafts], sync: bool, trusting: bool = False) -> list[Outcome]:
         """`trusting` takes what is opened for new, and all that is in it, without asking the log.
 
         Nearly always it is. Where it is not, the log's constraints refuse it, and nothing has happened; neither has
@@ -159,7 +164,7 @@ class TenantLog:
         """
         outcomes: list[Outcome] = []
         try:
-            with self._connection.transaction() as undisturbed:
+            with self._connection.transaction(sync) as undisturbed:
                 if not undisturbed:
                     self._heads.clear()
                     self._any_pending = self._look_for_pending()

@@ -16,12 +16,12 @@ from typing import Any
 
 from evoplane.settings import Settings
 from services.proxy import writer_frames as frames
-from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable, Submitted
 from services.proxy.governor import Governance, Governor, trajectories_of
 from services.proxy.protection import Found
 from services.proxy.store import MAX_QUEUE
 from services.proxy.telling import Teller, Waiting
-from services.proxy.tenant_writer import State, StoreCounters
+from services.proxy.tenant_writer import Result, State, StoreCounters
 from services.proxy.writer_link import WriterLink
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ class _Sent(Waiting):
         self.job = job
         self.governance = governance
         """In force when it was sent: so it is stored, whoever writes it in the end."""
+        self.safe: Waiting | None = None
+        """Whoever waits until it is on the disk, if anybody wants to know before it has its place."""
         self.tries = 0
 
 
@@ -72,6 +74,8 @@ class ProcessStore:
         self._numbers = count(1)
         self._sent: dict[int, _Sent] = {}
         """Jobs that are not answered, in the order in which they came."""
+        self._placing: dict[int, _Sent] = {}
+        """Jobs whose senders know them to be safe, and that have no place yet."""
         self._waiting_bytes = 0
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._loop: asyncio.AbstractEventLoop
@@ -144,13 +148,24 @@ class ProcessStore:
         `ahead` is what was prepared of them, if anything was; it does not matter whether it is still right.
         """
         self.require_room()
-        drafts, first = list(drafts), b""
-        if ahead is not None and ahead.begins(drafts):
-            drafts, first = drafts[len(ahead.drafts) :], ahead.packed
         try:
-            return self._send(frames.job(first, frames.packed(frames.Part(tenant, drafts))))
+            return self._send(_job(tenant, list(drafts), ahead)).future
         except InvalidDraft as error:
             return self._invalid(error)
+
+    def keep(self, tenant: str, drafts: Iterable[StoreDraft], ahead: Ahead | None = None) -> Submitted:
+        """`submit` for who waits until the drafts are safe: that may be before they have their places.
+
+        `placed` may then still raise `InvalidDraft`: what can't be placed is put aside.
+        """
+        self.require_room()
+        try:
+            sent = self._send(_job(tenant, list(drafts), ahead), early=True)
+        except InvalidDraft as error:
+            refused = self._invalid(error)
+            return Submitted(refused, refused)
+        assert sent.safe is not None
+        return Submitted(sent.safe.future, sent.future)
 
     async def submit_large(self, tenant: str, drafts: Iterable[StoreDraft]) -> asyncio.Future[list[Stored]]:
         """`submit` for what takes long to be made ready: that is done on another thread, one at a time, and nobody
@@ -163,7 +178,7 @@ class ProcessStore:
             except InvalidDraft as error:
                 return self._invalid(error)
         self.require_room()
-        return self._send(job)
+        return self._send(job).future
 
     def _invalid(self, error: InvalidDraft) -> asyncio.Future[list[Stored]]:
         refused: asyncio.Future[list[Stored]] = self._loop.create_future()
@@ -188,7 +203,7 @@ class ProcessStore:
     @property
     def idle(self) -> bool:
         """Does the writer have the time to `prepare` something?"""
-        return self._writer is not None and not self._sent
+        return self._writer is not None and not self._sent and not self._placing
 
     def prepare(self, tenant: str, drafts: list[StoreDraft]) -> Ahead | None:
         """Make the first drafts of a job ready before the others are there: they are read and redacted meanwhile.
@@ -237,17 +252,23 @@ class ProcessStore:
         if erased.failure:
             raise StoreUnavailable(erased.failure)
 
-    def _send(self, job: bytes) -> asyncio.Future[list[Stored]]:
-        future: asyncio.Future[list[Stored]] = self._loop.create_future()
+    def _send(self, job: bytes, early: bool = False) -> _Sent:
         if not self._sent:
             self._waiting_since = time.monotonic()
-        number, governance = next(self._numbers), self._in_force()
-        self._sent[number] = _Sent(future, job, governance)
+        number = next(self._numbers)
+        sent = self._sent[number] = _Sent(self._loop.create_future(), job, self._in_force())
+        if early:
+            sent.safe = Waiting(self._loop.create_future())
         self._waiting_bytes += len(job)
         if self._writer is not None:
-            self._govern(self._writer, governance)
-            self._writer.send(frames.job_frame(number, self.expecting(), job))
-        return future
+            self._hand(self._writer, number, sent)
+        return sent
+
+    def _hand(self, writer: WriterLink, number: int, sent: _Sent) -> None:
+        self._govern(writer, sent.governance)
+        early = sent.safe is not None and not sent.safe.future.done()
+        head = frames.JobHead(number, self.expecting(), early)
+        writer.send(frames.job_frame(head, sent.job))
 
     def _in_force(self) -> Governance | None:
         return None if self._governance is None else self._governance()
@@ -273,6 +294,13 @@ class ProcessStore:
 
     def _heard(self, answer: frames.Answer) -> None:
         match answer:
+            case frames.Safe():
+                sent = self._sent.pop(answer.number, None)
+                if sent is not None and sent.safe is not None:
+                    self._placing[answer.number] = sent
+                    self._waiting_since = time.monotonic()
+                    sent.safe.outcome = []
+                    self._teller.take([sent.safe])
             case frames.Written():
                 self._note(answer.health)
                 self._waiting_since = time.monotonic()
@@ -280,8 +308,7 @@ class ProcessStore:
                 for number, result in frames.results_of(answer):
                     waiting = self._taken(number)
                     if waiting is not None:
-                        waiting.outcome = result
-                        told.append(waiting)
+                        told += _both(waiting, result)
                 self._teller.take(told)
             case frames.Health():
                 self._note(answer)
@@ -328,6 +355,8 @@ class ProcessStore:
     async def _restart(self, worked_s: float) -> None:
         """Until there is a writer again; what its predecessor has not answered is sent to it."""
         _log.error("the event store's writer ended; another one is started")
+        # what is safe is in the journal, too, but its sender waits to hear of its place
+        self._sent, self._placing = self._placing | self._sent, {}
         for number, waiting in list(self._sent.items()):
             waiting.tries += 1
             if waiting.tries >= _TRIES:
@@ -348,8 +377,7 @@ class ProcessStore:
             self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
             for number, waiting in self._sent.items():
-                self._govern(writer, waiting.governance)
-                writer.send(frames.job_frame(number, self.expecting(), waiting.job))
+                self._hand(writer, number, waiting)
             return
 
     async def _launched(self, succeeds: bool) -> WriterLink:
@@ -363,23 +391,39 @@ class ProcessStore:
 
     def _give_up(self, why: str) -> None:
         """Nobody will answer what is not answered."""
-        left = list(self._sent.values())
+        left = [*self._placing.values(), *self._sent.values()]
+        self._placing.clear()
         self._sent.clear()
         self._waiting_bytes = 0
         self._refuse(left, why)
 
     def _taken(self, number: int) -> _Sent | None:
         """A job that waits no more; None for one that does not wait."""
-        sent = self._sent.pop(number, None)
+        sent = self._sent.pop(number, None) or self._placing.pop(number, None)
         if sent is not None:
             self._waiting_bytes -= len(sent.job)
         return sent
 
     def _refuse(self, jobs: list[_Sent], why: str) -> None:
         self._refused += len(jobs)
-        for waiting in jobs:
-            waiting.outcome = StoreUnavailable(why)
-        self._teller.take(jobs)
+        self._teller.take([told for waiting in jobs for told in _both(waiting, StoreUnavailable(why))])
+
+
+def _job(tenant: str, drafts: list[StoreDraft], ahead: Ahead | None) -> bytes:
+    """As it travels. Raises `InvalidDraft`."""
+    first = b""
+    if ahead is not None and ahead.begins(drafts):
+        drafts, first = drafts[len(ahead.drafts) :], ahead.packed
+    return frames.job(first, frames.packed(frames.Part(tenant, drafts)))
+
+
+def _both(sent: _Sent, result: Result) -> list[Waiting]:
+    """Those who wait for a job, with what became of it: that it is safe, where nobody has said so before, and where."""
+    sent.outcome = result
+    if sent.safe is None or sent.safe.future.done():
+        return [sent]
+    sent.safe.outcome = result
+    return [sent, sent.safe]
 
 
 def _what_to_write(settings: Settings) -> dict[str, Any]:

@@ -269,6 +269,12 @@ class Sessions:
         session.tokens = session.last_call = session.last_context = session.tip = None
         session.closed = True
 
+    def begin_again(self, session: Session, train: str) -> None:
+        """The session goes on in another trajectory."""
+        self._by_trajectory.pop(session.trajectory_id, None)
+        session.reopen(train)
+        self._by_trajectory[session.trajectory_id] = session
+
     def forget_idle(self, idle_s: float) -> int:
         """Drop what has not been used for `idle_s` seconds from memory; gives how many."""
         before = time.monotonic() - idle_s
@@ -287,8 +293,7 @@ class Sessions:
             session = new_session(key, train, claim.session_id, origin, **header)
             self._by_id[_identity(key, session.session_id)] = session
         if session.closed:
-            self._by_trajectory.pop(session.trajectory_id, None)
-            session.reopen(train)
+            self.begin_again(session, train)
         self._by_trajectory[session.trajectory_id] = session
         session.last_used = time.monotonic()
         return session

@@ -1,4 +1,4 @@
-"""Each process that writes under a directory has a spool of its own there: a numbered slot, held by a lock.
+"""Each process that writes under a directory has spools and a journal of its own there: a numbered slot and its lock.
 
 The lock goes with the process, so what a killed one left in its slot can be taken over: by whoever takes the
 slot next, or by a process that runs on and looks for such slots.
@@ -16,19 +16,23 @@ from pathlib import Path
 import msgspec
 
 from services.proxy.engines.base import require_tenant
+from services.proxy.journal import Journal, journals
 from services.proxy.spool import Job, Spool
 
 _log = logging.getLogger(__name__)
 
 
 class Slot:
-    """One process's spools, by tenant."""
+    """One process's spools, by tenant, and its journal."""
 
     def __init__(self, folder: Path, handle: int, max_bytes: int) -> None:
         self._folder = folder
         self._handle = handle
         self._max_bytes = max_bytes
         self._spools: dict[str, Spool] = {}
+        self.left = journals(folder)
+        """Journals that its last holder left."""
+        self.journal = Journal(folder)
         for path in sorted(path for path in folder.iterdir() if path.is_dir()):
             try:
                 self.spool(require_tenant(path.name))
@@ -64,6 +68,7 @@ class Slot:
     def close(self) -> None:
         for spool in self._spools.values():
             spool.close()
+        self.journal.close()
         os.close(self._handle)
 
 
@@ -87,8 +92,8 @@ class Slots:
         """Slots that nobody holds and that hold something; they are the caller's now, to drain and to close."""
         found: list[Slot] = []
         for folder in sorted(path for path in self._root.iterdir() if path.is_dir()):
-            slot = self._lock(folder) if any(folder.glob("*/[0-9]*.jsonl")) else None
-            if slot is not None and slot.waiting():
+            slot = self._lock(folder) if any(folder.glob("*/[0-9]*.jsonl")) or journals(folder) else None
+            if slot is not None and (slot.waiting() or slot.left):
                 found.append(slot)
             elif slot is not None:
                 slot.close()

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from evoplane.settings import Settings
 from services.proxy.blobs import Blobs
-from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable
+from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft, StoreUnavailable, Submitted
 from services.proxy.engines.base import Engine
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.engines.sqlite import SqliteEngine
@@ -148,6 +148,11 @@ class EventStore:
         future: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
         self._queue.put(_Queued(future, submission=Submission(tenant, list(drafts))))
         return future
+
+    def keep(self, tenant: str, drafts: Iterable[StoreDraft], ahead: Ahead | None = None) -> Submitted:
+        """`submit` for who waits until they are safe: a thread has nothing that is so sooner than the log."""
+        placed = self.submit(tenant, drafts, ahead)
+        return Submitted(placed, placed)
 
     idle = False
     """Is there time to `prepare` anything? A thread only takes it from the others."""

@@ -41,6 +41,8 @@ class StoreCounters:
     jobs: int = 0
     commits: int = 0
     commit_seconds: float = 0.0
+    journaled: int = 0
+    """Jobs that were safe in the journal before they had their places."""
     spooled: int = 0
     refused: int = 0
     state: State = "ok"
@@ -72,6 +74,8 @@ class TenantWriter:
         self._next_try = 0.0
         self.state: State = "ok"
         self.failure = ""
+        self.unsynced = False
+        """Is something in the log that may not be on the disk?"""
 
     @property
     def behind(self) -> bool:
@@ -86,13 +90,16 @@ class TenantWriter:
         """The spool holds something already."""
         self._set_state("spooling")
 
-    def write(self, jobs: Sequence[Job]) -> list[Result]:
-        """Commit, else spool, else refuse; gives what to tell whoever sent each job."""
+    def write(self, jobs: Sequence[Job], journaled: bool = False) -> list[Result]:
+        """Commit, else spool, else refuse; gives what to tell whoever sent each job.
+
+        What is `journaled` need not be on the disk here before `sync`.
+        """
         results: list[Result] = []
         if not self.behind:
             try:
                 while len(results) < len(jobs):
-                    results += self._commit([job.drafts for job in jobs[len(results) :]])
+                    results += self._commit([job.drafts for job in jobs[len(results) :]], sync=not journaled)
                 return results
             except (StorageFailed, OSError) as error:
                 self._failed(error)
@@ -137,6 +144,20 @@ class TenantWriter:
             done += len(outcomes)
         spool.drained(batch)
 
+    def sync(self) -> bool:
+        """Have on the disk what is in the log; is it?"""
+        try:
+            self.log().sync()
+        except (StorageFailed, OSError) as error:
+            self._failed(error)
+            return False
+        self.unsynced = False
+        return True
+
+    def put_aside(self, job: Job) -> None:
+        """Keep what somebody was told is safe, and the log won't take. Raises `OSError`."""
+        self._spool().reject(job)
+
     def close_idle(self, before: str) -> list[str]:
         """Close what has had no record since `before`, if that can be done now."""
         try:
@@ -162,9 +183,12 @@ class TenantWriter:
             self._opened.close()
         self._opened = None
 
-    def _commit(self, jobs: Sequence[Sequence[StoreDraft]]) -> list[Result]:
+    def _commit(self, jobs: Sequence[Sequence[StoreDraft]], sync: bool) -> list[Result]:
         started = time.monotonic()
-        results: list[Result] = [*self.log().write(jobs)]
+        log = self.log()
+        self.unsynced = self.unsynced or not sync
+        results: list[Result] = [*log.write(jobs, sync)]
+        self.unsynced = self.unsynced and not sync
         self._counters.commits += 1
         self._counters.commit_seconds += time.monotonic() - started
         return results

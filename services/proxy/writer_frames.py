@@ -1,8 +1,9 @@
 """What the gateway and its writer process say to each other, over one stream socket.
 
 A frame is its length (4 bytes, little endian), its kind (1 byte) and its body. A job's body is the number by which
-it is answered (8 bytes), how many exchanges are under way (4 bytes) and what was submitted, in two parts: the length of
-the first (4 bytes), which may have been sent ahead, then both. Everything else is one message.
+it is answered (8 bytes), how many exchanges are under way (4 bytes), whether its sender wants to know as soon as it is
+safe (1 byte) and what was submitted, in two parts: the length of the first (4 bytes), which may have been sent ahead,
+then both. Everything else is one message.
 All of it is MessagePack: it holds what the drafts hold, NaN and bytes included.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -26,7 +27,7 @@ MAX_FRAME_BYTES = 2**31
 """Longer than anything a request may bring: a length beyond it is a damaged stream."""
 
 _HEAD = struct.Struct("<Ic")
-_NUMBERS = struct.Struct("<QI")
+_JOB_HEAD = struct.Struct("<QI?")
 _LENGTH = struct.Struct("<I")
 
 
@@ -105,6 +106,12 @@ class NotOpened(msgspec.Struct, frozen=True, tag=True):
     misconfigured: bool
 
 
+class Safe(msgspec.Struct, frozen=True, tag=True):
+    """This job is on the disk; what becomes of it in its place is told as of any other."""
+
+    number: int
+
+
 class Written(msgspec.Struct, frozen=True, tag=True):
     """What became of the jobs of a commit, in their order."""
 
@@ -137,7 +144,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     found: dict[str, Found]
 
 
-Answer = Opened | NotOpened | Health | Written | Closed | Erased | Told
+Answer = Opened | NotOpened | Health | Safe | Written | Closed | Erased | Told
 
 _encoder = msgspec.msgpack.Encoder()
 _parts = msgspec.msgpack.Decoder(Part)
@@ -163,8 +170,18 @@ def job(first: bytes, rest: bytes) -> bytes:
     return _LENGTH.pack(len(first)) + first + rest
 
 
-def job_frame(number: int, expecting: int, job: bytes) -> bytes:
-    return _HEAD.pack(_NUMBERS.size + len(job), JOB) + _NUMBERS.pack(number, expecting) + job
+class JobHead(NamedTuple):
+    """What stands before a job."""
+
+    number: int
+    expecting: int
+    """How many exchanges were under way when it was sent."""
+    early: bool
+    """Does its sender want to know as soon as it is safe, before it has its place?"""
+
+
+def job_frame(head: JobHead, job: bytes) -> bytes:
+    return _HEAD.pack(_JOB_HEAD.size + len(job), JOB) + _JOB_HEAD.pack(*head) + job
 
 
 def ahead_frame(packed: bytes) -> bytes:
@@ -177,17 +194,16 @@ def frame(message: Order | Answer) -> bytes:
     return _HEAD.pack(len(body), MESSAGE) + body
 
 
-def job_numbers(body: memoryview) -> tuple[int, int]:
-    """The number of a job, and how many exchanges were under way when it was sent."""
-    number, expecting = _NUMBERS.unpack_from(body)
-    return number, expecting
+def job_of(body: memoryview) -> tuple[JobHead, memoryview]:
+    """A job and its head."""
+    return JobHead(*_JOB_HEAD.unpack_from(body)), body[_JOB_HEAD.size :]
 
 
-def parts_of(body: memoryview) -> tuple[bytes, memoryview]:
+def parts_of(job: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """The two parts of a job."""
-    (length,) = _LENGTH.unpack_from(body, _NUMBERS.size)
-    at = _NUMBERS.size + _LENGTH.size
-    return bytes(body[at : at + length]), body[at + length :]
+    (length,) = _LENGTH.unpack_from(job)
+    at = _LENGTH.size
+    return bytes(job[at : at + length]), job[at + length :]
 
 
 def part_of(packed: bytes | memoryview) -> Part:

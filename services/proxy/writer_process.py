@@ -27,13 +27,27 @@ from services.proxy.engines.base import Misconfigured
 from services.proxy.governor import Governor
 from services.proxy.reader import open_reader
 from services.proxy.tenant_writer import Result
-from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, Submission, open_writer
+from services.proxy.writing import (
+    CROWD,
+    GATHER_S,
+    MAX_BATCH,
+    LogWriter,
+    Submission,
+    open_writer,
+    to_be_tried_again,
+)
 
 _RECEIVED_AT_ONCE = 2**20
 _MAX_BATCH_BYTES = 2**20
 """Of jobs in one commit: to search that much takes seconds at worst, and nobody is answered before it is done."""
 _MOST_AHEAD = 64
 """Jobs to come that are kept ready: what their upstreams take long over may be pushed out and is then made anew."""
+_FEW = 2
+"""With no more exchanges under way than this, a job is journaled before it is written."""
+_IDLE_S = 0.25
+"""Without work for so long, the journal is cleared."""
+_OWED_S = 1.0
+"""How often what could not be placed is tried again."""
 _COLLECTOR = (5_000, 20, 250)
 """`gc.set_threshold`: jobs leave no cycles behind."""
 
@@ -59,6 +73,10 @@ class WriterProcess:
         self._ended = False
         """Has everything come that will come?"""
         self._expecting = 0
+        self._owed: list[tuple[int, Submission]] = []
+        """Jobs whose senders know them to be safe, and that could not be placed yet; with their numbers."""
+        self._next_try = 0.0
+        """When those are tried again."""
         self._ahead: dict[bytes, Submission] = {}
         """What was made ready of jobs to come."""
         self._told = self._health()
@@ -70,6 +88,9 @@ class WriterProcess:
             self._receive()
             self._work()
             self._writer.recover(entirely=self._ended and not self._inbox)
+            self._place_owed()
+            if self._writer.journal_full:
+                self._writer.settle()
             if self._writer.in_trouble() != self._told.in_trouble:
                 self._answer(self._health())
 
@@ -77,14 +98,22 @@ class WriterProcess:
         """Wait for work, unless there is some, and take what is there."""
         if self._ended:
             return
-        wait_s = 0.0 if self._inbox else self._writer.wait_s()
-        if not self._readable(wait_s):
+        if not self._readable(self._wait_s()):
+            if not self._inbox:
+                self._writer.settle()
             return
         self._take()
         if self._expecting > CROWD and self._inbox and self._inbox[-1][0] == frames.JOB:
             time.sleep(GATHER_S)
         while not self._ended and len(self._inbox) < MAX_BATCH and self._readable(0.0):
             self._take()
+
+    def _wait_s(self) -> float | None:
+        """How long to wait for work; None is until there is some."""
+        if self._inbox:
+            return 0.0
+        soon = [self._writer.wait_s(), _IDLE_S if self._writer.journal_waits else None, _OWED_S if self._owed else None]
+        return min((wait_s for wait_s in soon if wait_s is not None), default=None)
 
     def _readable(self, wait_s: float | None) -> bool:
         return bool(self._poll.poll(None if wait_s is None else 1000 * wait_s))
@@ -105,7 +134,7 @@ class WriterProcess:
                 self._inbox.append((kind, body))
         if self._inbox:
             if self._inbox[-1][0] == frames.JOB:
-                _, self._expecting = frames.job_numbers(self._inbox[-1][1])
+                self._expecting = frames.job_of(self._inbox[-1][1])[0].expecting
         elif ahead is not None:
             self._prepare(bytes(ahead))
 
@@ -114,14 +143,15 @@ class WriterProcess:
         while self._inbox:
             numbers: list[int] = []
             jobs: list[Submission | InvalidDraft] = []
-            size = 0
+            size, journaled = 0, False
             while self._inbox and self._inbox[0][0] == frames.JOB and len(jobs) < MAX_BATCH and size < _MAX_BATCH_BYTES:
-                _, body = self._inbox.popleft()
+                head, body = frames.job_of(self._inbox.popleft()[1])
                 size += len(body)
-                numbers.append(frames.job_numbers(body)[0])
+                numbers.append(head.number)
                 jobs.append(self._job(body))
+                journaled = head.early and len(jobs) == 1 and not self._inbox and self._journal(head, body, jobs[0])
             if jobs:
-                self._write(numbers, jobs)
+                self._write(numbers, jobs, journaled)
                 return
             self._obey(frames.order_of(self._inbox.popleft()[1]))
 
@@ -130,6 +160,13 @@ class WriterProcess:
             self._ahead[packed] = self._writer.prepare(_submission(frames.part_of(packed)))
         while len(self._ahead) > _MOST_AHEAD:
             del self._ahead[next(iter(self._ahead))]
+
+    def _journal(self, head: frames.JobHead, body: memoryview, job: Submission | InvalidDraft) -> bool:
+        """Have it safe first, and tell its sender, if few wait: many are served better by one commit for all."""
+        if isinstance(job, InvalidDraft) or head.expecting > _FEW or not self._writer.journal(job.tenant, body):
+            return False
+        self._answer(frames.Safe(head.number))
+        return True
 
     def _job(self, body: memoryview) -> Submission | InvalidDraft:
         first, rest = frames.parts_of(body)
@@ -142,10 +179,22 @@ class WriterProcess:
             return error
         return replace(begun, drafts=[*begun.drafts, *submitted.drafts])
 
-    def _write(self, numbers: list[int], jobs: list[Submission | InvalidDraft]) -> None:
-        done = iter(self._writer.write([job for job in jobs if isinstance(job, Submission)]))
-        results: list[Result] = [next(done) if isinstance(job, Submission) else job for job in jobs]
+    def _write(self, numbers: list[int], jobs: list[Submission | InvalidDraft], journaled: bool) -> None:
+        submitted = [job for job in jobs if isinstance(job, Submission)]
+        done = self._writer.write(submitted, journaled)
+        if journaled and to_be_tried_again(done[0]):
+            self._owed.append((numbers[0], submitted[0]))
+            return
+        left = iter(done)
+        results: list[Result] = [next(left) if isinstance(job, Submission) else job for job in jobs]
         self._answer(frames.written(numbers, results, self._health()))
+
+    def _place_owed(self) -> None:
+        if self._owed and time.monotonic() >= self._next_try and not self._writer.in_trouble():
+            self._next_try = time.monotonic() + _OWED_S
+            owed, self._owed = self._owed, []
+            for number, job in owed:
+                self._write([number], [job], journaled=True)
 
     def _health(self) -> frames.Health:
         self._told = frames.Health(self._writer.counters, self._writer.in_trouble())

@@ -13,16 +13,19 @@ from typing import TypeVar
 import msgspec
 
 from evoplane.settings import Settings
+from services.proxy import faults, journal
 from services.proxy.blobs import Blobs
 from services.proxy.drafts import InvalidDraft, SealedBlob, StoreDraft, StoreUnavailable, TrajectoryKey
 from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, StorageFailed, require_tenant
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.governor import Governor, Ready
+from services.proxy.journal import Entry, Reading
 from services.proxy.log import TenantLog
-from services.proxy.protection import Found
+from services.proxy.protection import Blocked, Found
 from services.proxy.slots import Slot, Slots
 from services.proxy.spool import Job
 from services.proxy.tenant_writer import Result, State, StoreCounters, TenantWriter
+from services.proxy.writer_frames import part_of, parts_of
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +35,9 @@ CROWD = 8
 """With more exchanges than this under way, a commit is worth waiting for."""
 GATHER_S = 0.002
 """How long: less than a commit takes, and nobody alone waits."""
+
+_UNSYNCED = 16
+"""So many journaled jobs are in the logs before these are synced: what gathers longer takes long, and all at once."""
 
 _WORST_FIRST: tuple[State, ...] = ("refusing", "spooling", "ok")
 
@@ -49,6 +55,14 @@ class Submission(msgspec.Struct, frozen=True):
     """The form in which the first of them may be stored, where that is known."""
 
 
+def submission_of(job: bytes | memoryview) -> Submission:
+    """What was submitted, from a job as it travels. Raises `InvalidDraft`."""
+    first, rest = (part_of(part) if part else None for part in parts_of(job))
+    if rest is None:
+        raise InvalidDraft("the drafts can't be stored: the job is cut short")
+    return Submission(rest.tenant, [*(first.drafts if first else ()), *rest.drafts], rest.found)
+
+
 class LogWriter:
     """Writes what was submitted into its tenants' logs. `open` before use, `close` after."""
 
@@ -63,6 +77,10 @@ class LogWriter:
         self._blobs = blobs
         self._writers: dict[str, TenantWriter] = {}
         self._prepared = False
+        self._owed = 0
+        """Jobs in the journal that have no place yet."""
+        self._unsynced = 0
+        """Jobs that were placed since the logs were last synced for the journal's sake."""
         self._slot: Slot
         self._reader: ReadConnection
         self.counters = StoreCounters()
@@ -82,6 +100,7 @@ class LogWriter:
             raise
         except StorageFailed as error:
             _log.error("the event log is away, drafts go to the spool: %s", error)
+        self._place_left(self._slot)  # before what is in the spool: that goes on from it
         for tenant in self._slot.waiting():
             self._writer(tenant).queue_behind()
         self.recover(entirely=True)
@@ -89,6 +108,7 @@ class LogWriter:
         self._report()
 
     def close(self) -> None:
+        self.settle()
         for writer in self._writers.values():
             writer.close()
         self._slot.close()
@@ -108,14 +128,56 @@ class LogWriter:
         """How long until `recover` is worth calling; None when there is nothing to recover."""
         return min((writer.wait_s() for writer in self._writers.values() if writer.behind), default=None)
 
-    def write(self, submitted: Sequence[Submission]) -> list[Result]:
+    def journal(self, tenant: str, job: bytes | memoryview) -> bool:
+        """Have a job on the disk, encrypted, before it is given to `write` as journaled. Raises nothing.
+
+        False where that must not be, or can't be now.
+        """
+        try:
+            governed = None if self._governor is None else self._governor.journaling(tenant)
+            if governed is None or self._writer(tenant).behind or not self._slot.journal.takes(len(job)):
+                return False
+            policy, keys = governed
+            self._slot.journal.append(keys, Entry(bytes(job), policy))
+        except (OSError, ValueError) as error:
+            _log.warning("the journal takes nothing, so callers wait for the log: %s", error)
+            return False
+        self._owed += 1
+        self.counters.journaled += 1
+        return True
+
+    @property
+    def journal_waits(self) -> bool:
+        """Is there something in the journal that `settle` could clear?"""
+        return not self._slot.journal.empty and not self._owed
+
+    @property
+    def journal_full(self) -> bool:
+        return self._slot.journal.full
+
+    def settle(self) -> bool:
+        """Have on the disk what is in the logs, and clear the journal; is that empty now? Raises nothing."""
+        if self.journal_waits and self._sync():
+            try:
+                self._slot.journal.clear()
+            except OSError as error:
+                _log.error("the journal can't be cleared: %s", error)
+        return self._slot.journal.empty
+
+    def _sync(self) -> bool:
+        """Have on the disk what is in the logs; is it?"""
+        self._unsynced = 0
+        return all(writer.sync() for writer in self._writers.values() if writer.unsynced)
+
+    def write(self, submitted: Sequence[Submission], journaled: bool = False) -> list[Result]:
         """Make it durable, what is one tenant's in its order; gives what became of each. Raises nothing.
 
-        What is not redacted is only ever in memory. What comes of sealing (keys, blobs) is not told about.
+        What is not redacted is only ever in memory, and in the journal. What comes of sealing (keys, blobs) is not told
+        about. What is `journaled` and could not be placed has to be given here again; what never can be is put aside.
         """
         results: list[Result | None] = [None] * len(submitted)
         try:
-            self._write(submitted, results)
+            self._write(submitted, results, journaled)
         except Exception as error:
             # a fault of ours must neither end the writer nor be acknowledged
             _log.exception("the event store's writer failed on a batch of %d", len(submitted))
@@ -124,7 +186,13 @@ class LogWriter:
             for writer in self._writers.values():
                 writer.close()
         self._report()
-        return [StoreUnavailable("the event store's writer failed") if r is None else r for r in results]
+        done = [StoreUnavailable("the event store's writer failed") if r is None else r for r in results]
+        if journaled:
+            self._owed -= sum(not to_be_tried_again(result) for result in done)
+            self._unsynced += 1
+            if self._unsynced >= _UNSYNCED:
+                self._sync()
+        return done
 
     def recover(self, entirely: bool = False) -> None:
         """Try the logs that failed again, and drain some of their spools (or all of them)."""
@@ -153,6 +221,8 @@ class LogWriter:
     def on_the_log(self, tenant: str, work: Callable[[TenantLog], T]) -> T:
         """Do something with a tenant's log. Raises `StoreUnavailable` while it can't be written, or has to wait."""
         writer = self._writer(tenant)
+        if not self.settle():  # what is to be erased may lie in the journal, too
+            raise StoreUnavailable(f"the journal in front of the event log of {tenant} can't be cleared now")
         if writer.behind:
             raise StoreUnavailable(f"the event log of {tenant} is {writer.state}: {writer.failure}")
         try:
@@ -176,7 +246,7 @@ class LogWriter:
             return begun
         return msgspec.structs.replace(begun, ready=self._governor.prepare(begun.tenant, begun.drafts))
 
-    def _write(self, submitted: Sequence[Submission], results: list[Result | None]) -> None:
+    def _write(self, submitted: Sequence[Submission], results: list[Result | None], journaled: bool) -> None:
         self.counters.jobs += len(submitted)
         by_tenant: dict[str, dict[int, Job]] = {}
         for place, each in enumerate(submitted):
@@ -187,11 +257,55 @@ class LogWriter:
         for tenant, jobs in by_tenant.items():
             written: Sequence[Result]
             try:
-                written = self._writer(tenant).write(list(jobs.values()))
+                written = self._placed(self._writer(tenant), list(jobs.values()), journaled)
             except ValueError as error:  # what can't be a tenant's id
                 written = [InvalidDraft(str(error)) for _ in jobs]
             for (place, job), result in zip(jobs.items(), written, strict=True):
                 results[place] = _told(submitted[place], job, result)
+
+    def _placed(self, writer: TenantWriter, jobs: list[Job], journaled: bool) -> list[Result]:
+        results = writer.write(jobs, journaled)
+        if journaled:
+            for place, (job, result) in enumerate(zip(jobs, results, strict=True)):
+                if isinstance(result, InvalidDraft):
+                    results[place] = _put_aside(writer, job, result)
+        return results
+
+    def _place_left(self, slot: Slot) -> None:
+        """Place what processes that are gone left in their journals; what can't be placed now is left there."""
+        for path in [*slot.left]:
+            try:
+                if self._place_all(path):
+                    slot.left.remove(path)
+            except (StorageFailed, OSError) as error:
+                _log.warning("a journal that was left can't be placed now: %s: %s", path, error)
+
+    def _place_all(self, path: Path) -> bool:
+        if self._governor is None:
+            return False
+        reading = Reading(path, self._governor.keys_of)
+        touched: dict[str, TenantWriter] = {}
+        for tenant, entry in reading:
+            writer = touched[tenant] = self._writer(tenant)
+            try:
+                submitted = submission_of(entry.job)
+            except InvalidDraft:  # of another version, say
+                reading.damaged = True
+                continue
+            drafts = self._governor.under(tenant, entry.policy).protect(tenant, submitted.drafts)
+            (result,) = self._placed(writer, [Job(tenant, drafts)], journaled=True)
+            faults.reach("in_journal_replay")
+            if to_be_tried_again(result):
+                _log.warning("a journal that was left can't be placed now: %s: %s", path, result)
+                return False
+        if not all(writer.sync() for writer in touched.values()):
+            return False
+        if reading.damaged:
+            _log.error("the journal %s is damaged: what could be read of it is placed, the rest is put aside", path)
+            journal.put_aside(path)
+        else:
+            journal.remove(path)
+        return True
 
     def _job(self, submitted: Submission) -> Job:
         """As it may be stored. Raises `Blocked`."""
@@ -203,6 +317,7 @@ class LogWriter:
 
     def _take_over(self) -> None:
         """Drain what processes that are gone left in their slots."""
+        self._place_left(self._slot)
         try:
             abandoned = self._slots.abandoned()
         except OSError as error:  # the directory was taken away, say: what is there to take over is for another time
@@ -210,6 +325,7 @@ class LogWriter:
             return
         for slot in abandoned:
             try:
+                self._place_left(slot)
                 for tenant, spool in slot.waiting().items():
                     while not spool.empty and not self._writer(tenant).behind:
                         self._writer(tenant).drain(spool)
@@ -244,6 +360,20 @@ class LogWriter:
         )
         self.counters.failure = next((writer.failure for writer in writers if writer.behind), "")
         self.counters.spool_bytes = self._slot.size
+
+
+def to_be_tried_again(result: Result) -> bool:
+    """Of what is in the journal: might it be placed another time?"""
+    return isinstance(result, StoreUnavailable) and not isinstance(result, Blocked)
+
+
+def _put_aside(writer: TenantWriter, job: Job, why: InvalidDraft) -> Result:
+    _log.error("a job of %s can't be placed and is put aside: %s", writer.tenant, why)
+    try:
+        writer.put_aside(job)
+    except OSError as error:
+        return StoreUnavailable(f"a job can't be placed, and not be put aside: {error}")
+    return why
 
 
 def _told(submitted: Submission, job: Job, result: Result) -> Result:

@@ -10,18 +10,24 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from signal import SIGKILL
+from typing import Any
 
 import msgspec
 
 from evoplane.settings import Settings
+from registry.tenant_policy import TenantPolicy
 from services.proxy import spool, tenant_writer
 from services.proxy.blobs import Blobs
-from services.proxy.drafts import Content, SealedBlob, StoreUnavailable, TrajectoryKey
+from services.proxy.drafts import Content, SealedBlob, Stored, StoreDraft, StoreUnavailable, TrajectoryKey
 from services.proxy.engines import postgres, sqlite
 from services.proxy.process_store import ProcessStore
 from services.proxy.store import EventStore
+from services.proxy.writer_link import WriterLink
+from tests.governance.drafting import Governance
 from tests.proxy.backends import Backend, Postgres, Sqlite
 from tests.proxy.drafting import CONTEXT, event, header, signal
 
@@ -51,15 +57,45 @@ class Plan(msgspec.Struct, frozen=True):
     pause_s: float = 0.0
     apart: bool = False
     """A process beside this one writes, as a gateway's does: `root` is a deployment's then."""
+    journaled: bool = False
+    """It does, an acknowledgement says only that a job is safe, and when the process dies so does this one."""
 
 
 def settings_of(plan: Plan) -> Settings:
-    store = {"inline_bytes": 20_000}
+    store: dict[str, Any] = {"inline_bytes": 20_000}
+    if plan.database:
+        of = Postgres(Path(plan.root), plan.admin, plan.database)
+        store |= {"engine": "postgres", "dsn": of.dsn}
     return Settings.model_validate({"paths": {"var": plan.root}, "store": store})
 
 
+def governance() -> Governance:
+    """Everything is stored as it comes, and may lie in the journal first."""
+    return Governance({tenant: TenantPolicy(redaction="off") for tenant in TENANTS})
+
+
+class Journaled(ProcessStore):
+    """Acknowledges what is safe; its writer's death is its own."""
+
+    async def append(self, tenant: str, drafts: Iterable[StoreDraft]) -> list[Stored]:
+        submitted = self.keep(tenant, drafts)
+        submitted.placed.add_done_callback(lambda placed: placed.cancelled() or placed.exception())
+        await submitted.safe
+        return []
+
+    async def start(self) -> None:
+        try:
+            await super().start()
+        except StoreUnavailable:
+            os.kill(os.getpid(), SIGKILL)
+
+    def _lost(self, writer: WriterLink) -> None:
+        if self._running:
+            os.kill(os.getpid(), SIGKILL)
+
+
 def backend_of(plan: Plan) -> Backend:
-    root = settings_of(plan).store_dir if plan.apart else Path(plan.root)
+    root = settings_of(plan).store_dir if plan.apart or plan.journaled else Path(plan.root)
     return Postgres(root, plan.admin, plan.database) if plan.database else Sqlite(root)
 
 
@@ -71,7 +107,9 @@ async def write(plan: Plan) -> None:
     postgres._LOCK_TIMEOUT_MS = 100 if plan.lock_from >= 0 else 2000
     backend = backend_of(plan)
     opened: EventStore | ProcessStore
-    if plan.apart:
+    if plan.journaled:
+        opened = Journaled(settings_of(plan), governance)
+    elif plan.apart:
         opened = ProcessStore(settings_of(plan))
     else:
         opened = EventStore(backend.root, engine=backend.engine(), blobs=Blobs(str(backend.root / "blobs"), 20_000))

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 
 from services.proxy.blobs import Blobs
+from services.proxy.governor import Governor
 from services.proxy.store import EventStore, StoreReader
-from tests.crash.child import Plan, backend_of
+from tests.crash.child import Plan, backend_of, governance
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,7 +83,8 @@ def restart(plan: Plan) -> None:
 
     async def settle() -> None:
         backend = backend_of(plan)
-        opened = EventStore(backend.root, engine=backend.engine(), blobs=_blobs(plan))
+        governor = Governor(governance) if plan.journaled else None
+        opened = EventStore(backend.root, engine=backend.engine(), blobs=_blobs(plan), governor=governor)
         await opened.start()
         async with asyncio.timeout(30):
             while opened.state != "ok":
@@ -96,7 +98,8 @@ def losses(plan: Plan, acknowledged: list[tuple[str, str]]) -> Losses:
     """Every acknowledged job whole and once, every chain sound, nothing left to drain."""
     backend = backend_of(plan)
     reader = StoreReader(backend.root, engine=backend.engine(), blobs=_blobs(plan))
-    found = Losses(left_in_spool=[str(path) for path in backend.root.glob("spool/*/*/[0-9]*.jsonl")])
+    left = [*backend.root.glob("spool/*/*/[0-9]*.jsonl"), *backend.root.glob("spool/*/*journal-*")]
+    found = Losses(left_in_spool=[str(path) for path in left])
     try:
         for tenant in reader.tenants():
             ids = _ids(reader, tenant, found)

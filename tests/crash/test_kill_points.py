@@ -5,14 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from services.proxy import faults
 from tests.crash.child import Plan
-from tests.crash.harness import losses, restart, run
+from tests.crash.harness import Run, losses, restart, run
 from tests.proxy.postgres_server import database
 
-POINTS = get_args(faults.Point)
+POINTS = tuple(point for point in get_args(faults.Point) if "journal" not in point)
+JOURNALED = (
+    *(point for point in get_args(faults.Point) if "journal" in point),
+    "before_write",
+    "in_write",
+    "before_commit",
+    "after_commit",
+)
+"""Points that a job is at that is safe in the journal before it has its place, or when it is about to be."""
 SPOOLED = tuple(point for point in POINTS if "spool" in point or "drained" in point or "segment" in point)
 """Points that are passed only when the log can't be written for a while."""
 
@@ -32,6 +41,31 @@ def test_killed_here_on_sqlite_nothing_acknowledged_is_lost(tmp_path: Path, poin
     assert not losses(plan, killed.acknowledged).any(), losses(plan, killed.acknowledged)
 
 
+def journaled_plan(root: Path, point: str, **where: str) -> Plan:
+    """Without work for a while, the journal is cleared."""
+    clears = "clear" in point
+    return Plan(str(root), journaled=True, tasks=1, jobs=5 if clears else 18, pause_s=0.4 * clears, **where)
+
+
+def killed_with_its_writer(plan: Plan, point: str, hit: int) -> list[Run]:
+    """What a gateway said before it died with its writer, there: in what is placed after a crash, after one."""
+    if point != "in_journal_replay":
+        return [run(plan, fault=f"{point}:{hit}")]
+    before = run(plan, fault="after_journal_sync:3")
+    return [before, run(msgspec.structs.replace(plan, name="r1"), fault=f"{point}:0")]
+
+
+@pytest.mark.parametrize("point", JOURNALED)
+def test_killed_here_with_its_gateway_nothing_that_was_told_to_be_safe_is_lost(tmp_path: Path, point: str) -> None:
+    plan = journaled_plan(tmp_path, point)
+    killed = killed_with_its_writer(plan, point, 3)
+    assert {each.ended for each in killed} == {-9}, f"{point} was not passed"
+    acknowledged = [job for each in killed for job in each.acknowledged]
+    assert acknowledged
+    restart(plan)
+    assert not losses(plan, acknowledged).any(), losses(plan, acknowledged)
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -48,6 +82,19 @@ def test_killed_here_on_postgresql_nothing_acknowledged_is_lost(
         assert killed.ended == -9, f"{point} was not passed"
         restart(plan)
         assert not losses(plan, killed.acknowledged).any(), losses(plan, killed.acknowledged)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("point", ["after_journal_sync", "in_journal_replay", "before_commit"])
+def test_killed_here_in_front_of_postgresql_nothing_that_was_told_to_be_safe_is_lost(
+    tmp_path: Path, postgres_admin: str, point: str
+) -> None:
+    with database(postgres_admin, tmp_path) as server:
+        plan = journaled_plan(tmp_path, point, admin=postgres_admin, database=server.database)
+        acknowledged = [job for each in killed_with_its_writer(plan, point, 3) for job in each.acknowledged]
+        assert acknowledged
+        restart(plan)
+        assert not losses(plan, acknowledged).any(), losses(plan, acknowledged)
 
 
 @pytest.mark.stack

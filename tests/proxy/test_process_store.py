@@ -131,7 +131,7 @@ class Noting:
         self.counters = StoreCounters()
         self.together: list[int] = []
 
-    def write(self, submitted: Sequence[Submission]) -> list[Any]:
+    def write(self, submitted: Sequence[Submission], journaled: bool = False) -> list[Any]:
         self.together.append(len(submitted))
         return [[] for _ in submitted]
 
@@ -143,6 +143,11 @@ class Noting:
 
     def recover(self, entirely: bool = False) -> None: ...
 
+    def settle(self) -> bool:
+        return True
+
+    journal_full = journal_waits = False
+
     def in_trouble(self) -> dict[str, Any]:
         return {}
 
@@ -153,7 +158,7 @@ def test_of_long_jobs_that_come_together_only_some_are_answered_together(monkeyp
     job = frames.job(b"", frames.packed(frames.Part("a", [event("e1", text="x" * 700)])))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(b"".join(frames.job_frame(number, 1, job) for number in range(7)))
+        ours.sendall(b"".join(frames.job_frame(frames.JobHead(number, 1, False), job) for number in range(7)))
         ours.shutdown(socket.SHUT_WR)
         noting = Noting()
         WriterProcess(theirs, cast(LogWriter, noting), InForce()).run()
@@ -350,16 +355,16 @@ async def test_idle_trajectories_are_closed_and_keys_erased_by_the_process_that_
 @given(st.lists(st.integers(0, 300), max_size=8), st.data())
 def test_a_stream_cut_anywhere_is_the_same_frames(sizes: list[int], data: st.DataObject) -> None:
     health = frames.Health(StoreCounters(), {})
-    whole = [frames.job_frame(n, n + 1, bytes(size)) for n, size in enumerate(sizes)] + [frames.frame(health)]
+    heads = [frames.JobHead(n, n + 1, bool(n % 2)) for n in range(len(sizes))]
+    whole = [frames.job_frame(head, bytes(size)) for head, size in zip(heads, sizes, strict=True)]
+    whole.append(frames.frame(health))
     stream = b"".join(whole)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     reading, found = frames.Frames(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += [(kind, bytes(body)) for kind, body in reading.feed(stream[start:end])]
-    assert [frames.job_numbers(memoryview(body)) for kind, body in found[:-1]] == [
-        (n, n + 1) for n in range(len(sizes))
-    ]
-    assert [len(body) - 12 for _, body in found[:-1]] == sizes
+    jobs = [frames.job_of(memoryview(body)) for _, body in found[:-1]]
+    assert [(head, len(job)) for head, job in jobs] == list(zip(heads, sizes, strict=True))
     assert frames.answer_of(memoryview(found[-1][1])) == health
 
 

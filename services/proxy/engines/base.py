@@ -43,12 +43,16 @@ class WriteConnection(Protocol):
     def in_place(self) -> bool:
         """Is this what whoever opens the log now would find? Somebody may have taken it away or put another there."""
 
-    def transaction(self) -> AbstractContextManager[bool]:
+    def transaction(self, sync: bool = True) -> AbstractContextManager[bool]:
         """All or nothing, on the disk when it ends, and no other writer of this tenant meanwhile.
 
+        Without `sync` it may be on the disk only after `sync`, or with the next transaction that is.
         Gives whether nobody else has written since this connection's last transaction: if so, what was read
         then still holds.
         """
+
+    def sync(self) -> None:
+        """Have on the disk what was committed."""
 
     def query(self, statement: str, **values: Any) -> list[Row]:
         """Run one statement; gives the rows it returns."""

@@ -96,7 +96,8 @@ class PostgresWriter:
         return True
 
     @contextmanager
-    def transaction(self) -> Iterator[bool]:
+    def transaction(self, sync: bool = True) -> Iterator[bool]:
+        """The server has every commit on its disk, as far as it is configured to."""
         self._connection = self._engine.connection()
         seen, self._changes = self._changes, -1
         with _failures(), self._connection.transaction():
@@ -110,6 +111,9 @@ class PostgresWriter:
             yield seen == changes
             self._connection.execute("UPDATE logs SET position=%s, changes=%s", (self._position, changes + 1))
         self._changes = changes + 1
+
+    def sync(self) -> None:
+        """Nothing is left to do."""
 
     def query(self, statement: str, **values: Any) -> list[Row]:
         with _failures():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import threading
@@ -133,6 +134,7 @@ class SqliteWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._data_version = -1
+        self._syncs = True
         self._next_position: int | None = None
         """The position after the last record's, while nobody else writes."""
         with _failures:
@@ -148,8 +150,11 @@ class SqliteWriter:
         return _file(self._path) == self._file
 
     @contextmanager
-    def transaction(self) -> Iterator[bool]:
+    def transaction(self, sync: bool = True) -> Iterator[bool]:
         with _failures:
+            if sync is not self._syncs:
+                self._connection.execute(f"PRAGMA synchronous={'FULL' if sync else 'NORMAL'}")
+                self._syncs = sync
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 seen, self._data_version = self._data_version, self._changes_by_others()
@@ -162,6 +167,21 @@ class SqliteWriter:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+    def sync(self) -> None:
+        """The write-ahead log: what is no longer in it, SQLite has forced to the disk itself.
+
+        (Never so the database: to close a second handle of that would let go of SQLite's locks.)
+        """
+        with _failures:
+            try:
+                log = os.open(f"{self._path}-wal", os.O_RDONLY)
+            except FileNotFoundError:
+                return
+            try:
+                os.fdatasync(log)
+            finally:
+                os.close(log)
 
     def query(self, statement: str, **values: Any) -> list[Row]:
         with _failures:
