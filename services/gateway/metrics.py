@@ -104,6 +104,7 @@ class Metrics:
             *_one("store_jobs_total", "counter", "Exchanges given to the event log.", counters.jobs),
             *_one("store_commits_total", "counter", "Commits of the event log.", counters.commits),
             *_one("store_commit_seconds_total", "counter", "Time in commits.", f"{counters.commit_seconds:.6f}"),
+            *_one("store_journaled_total", "counter", "Exchanges safe before they had a place.", counters.journaled),
             *_one("store_spooled_total", "counter", "Exchanges that went to the spool first.", counters.spooled),
             *_one("store_refused_total", "counter", "Exchanges that nothing could make durable.", counters.refused),
             *_one("store_writer_restarts_total", "counter", "Times its process was replaced.", counters.restarts),

@@ -190,6 +190,8 @@ class Reading:
         self._keys_of = keys_of
         self.damaged = False
         """Is there something that should be readable, and is not? Known at the end."""
+        self.locked = False
+        """Is there something whose key is not there, now? Known at the end."""
 
     def __iter__(self) -> Iterator[tuple[str, Entry]]:
         """Tenants and their entries, in the order in which these were written.
@@ -203,7 +205,7 @@ class Reading:
             entry = self._entry(start, end)
             if entry is not None:
                 yield entry
-            elif self._next(end, number) is not None or not self._cut_short(start, end):
+            elif not self.locked and (self._next(end, number) is not None or not self._cut_short(start, end)):
                 self.damaged = True
             at, last = end, number
         self.damaged = self.damaged or any(self._data[at:])
@@ -228,8 +230,13 @@ class Reading:
         tenant = head[_HEADER.size : _HEADER.size + for_tenant].decode()
         try:
             key = self._keys_of(tenant).unwrap(_PURPOSE, version, head[_HEADER.size + for_tenant :])
+        except (KeyError, KeyringError):
+            _log.error("an entry of %s can't be read without the key of %s", self._path, tenant)
+            self.locked = True
+            return None
+        try:
             return tenant, _decoder.decode(decrypt(key, self._data[end - size : end], head))
-        except (KeyError, KeyringError, InvalidTag, msgspec.MsgspecError) as error:
+        except (InvalidTag, msgspec.MsgspecError) as error:
             _log.error("an entry of %s can't be read: %s", self._path, type(error).__name__)
             return None
 

@@ -300,6 +300,8 @@ class LogWriter:
                 return False
         if not all(writer.sync() for writer in touched.values()):
             return False
+        if reading.locked:  # its tenant's key may come back
+            return False
         if reading.damaged:
             _log.error("the journal %s is damaged: what could be read of it is placed, the rest is put aside", path)
             journal.put_aside(path)
