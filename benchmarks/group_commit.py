@@ -143,10 +143,10 @@ class _SlowWriter(sqlite.SqliteWriter):
         self._pause_s = pause_s
 
     @contextmanager
-    def transaction(self) -> Iterator[bool]:
-        with super().transaction() as undisturbed:
+    def transaction(self, sync: bool = True) -> Iterator[bool]:
+        with super().transaction(sync) as undisturbed:
             yield undisturbed
-        if self._pause_s:
+        if self._pause_s and sync:
             time.sleep(self._pause_s)
 
 

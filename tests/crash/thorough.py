@@ -17,14 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
-from services.proxy import faults
 from tests.crash.child import Plan
 from tests.crash.harness import ROOT, Losses, Run, losses, restart, run
-from tests.crash.test_kill_points import plan_for
+from tests.crash.test_kill_points import JOURNALED, POINTS, journaled_plan, killed_with_its_writer, plan_for
 from tests.proxy.backends import Postgres
 from tests.proxy.postgres_server import PostgresServer, database, postgres_server
 
@@ -70,6 +68,7 @@ def main() -> None:
         for name in ("sqlite", "postgres"):
             for measure in (
                 lambda place: write_points(place, options.hits),
+                lambda place: journaled(place, options.hits),
                 lambda place: random_moments(place, options.rounds),
                 two_processes,
                 clock_backwards,
@@ -111,9 +110,8 @@ def _taken(measure: Callable[[_Place], Figure], name: str, server: PostgresServe
 
 def write_points(place: _Place, hits: int) -> Figure:
     """A kill at every write point, at several of its passings."""
-    figure = Figure("`kill -9` at each of 15 write points", place.database)
-    assert len(get_args(faults.Point)) == 15
-    for point in get_args(faults.Point):
+    figure = Figure(f"`kill -9` at each of {len(POINTS)} write points", place.database)
+    for point in POINTS:
         for hit in range(hits):
             with place.plan() as base:
                 plan = plan_for(Path(base.root), point, admin=base.admin, database=base.database)
@@ -132,6 +130,19 @@ def writers(place: _Place, hits: int) -> Figure:
                 assert ended.finished
                 figure.kills += ended.restarts
                 _after(figure, plan, ended, ended.acknowledged)
+    return figure
+
+
+def journaled(place: _Place, hits: int) -> Figure:
+    """A gateway dies with its writer, where what it was told is safe has no place yet, or is about to be forgotten."""
+    figure = Figure(f"`kill -9` of both at {len(JOURNALED)} points of what is safe in the journal", place.database)
+    for point in JOURNALED:
+        for hit in range(hits):
+            with place.plan() as base:
+                plan = journaled_plan(Path(base.root), point, admin=base.admin, database=base.database)
+                killed = killed_with_its_writer(plan, point, hit)
+                figure.kills += sum(each.ended == -9 for each in killed[:-1])
+                _after(figure, plan, killed[-1], [job for each in killed for job in each.acknowledged])
     return figure
 
 

@@ -160,6 +160,32 @@ async def test_what_a_crash_left_is_stored_by_the_next_start_under_the_policy_it
     await again.close()
 
 
+async def test_what_a_power_cut_takes_from_the_log_is_in_the_journal(
+    store: ProcessStore, reader: StoreReader, settings: Settings, governance: Governance
+) -> None:
+    """Acted: the log is what it was when it was last forced to the disk, though what came since had been read there."""
+    files = [settings.store_dir / f"a.sqlite{end}" for end in ("", "-wal")]
+    synced = {file: file.read_bytes() for file in files}
+    for number in range(1, 6):
+        await store.keep("a", [call(f"e{number}")]).placed
+    assert [r["id"] for r in reader.records("a", "t1")[1:]] == [f"e{n}" for n in range(6)]
+    store._running = False
+    os.kill(writer_of(store), SIGKILL)
+    await until(lambda: store._writer is None)
+    reader.close()
+    for file in settings.store_dir.glob("a.sqlite*"):
+        file.unlink()
+    for file, data in synced.items():
+        file.write_bytes(data)
+    assert [r["id"] for r in StoreReader(settings.store_dir).records("a", "t1")[1:]] == ["e0"]
+    again = ProcessStore(settings, lambda: governance)
+    await again.start()
+    await again.close()
+    found = StoreReader(settings.store_dir)
+    assert [r["id"] for r in found.records("a", "t1")[1:]] == [f"e{n}" for n in range(6)]
+    assert found.verify("a", "t1") == []
+
+
 async def test_another_process_that_runs_on_takes_over_what_a_dead_one_left(
     store: ProcessStore, reader: StoreReader, settings: Settings, governance: Governance
 ) -> None:
