@@ -50,6 +50,8 @@ _SWEEP_S = 15.0
 """How often idle trajectories are closed."""
 _GATHER_S = 0.003
 """How long answered exchanges gather before they are recorded (when capture is async): less than a commit takes."""
+_PLACING_S = 2.0
+"""A stop waits so long for what is safe to have its place; the next start places the rest."""
 _RETAIN_S = 3600.0
 """How often retention is enforced."""
 
@@ -89,6 +91,8 @@ class Gateway:
         self.shadow = ShadowMirror(self.router, partial(ask_shadow, self))
         self.background: set[asyncio.Future[Any]] = set()
         """What must end before the gateway does: tasks, and records on their way to the disk."""
+        self._placing: set[asyncio.Future[Any]] = set()
+        """Records that are safe and have no place yet: a stop does not wait long for these."""
         self._answered: list[tuple[Exchange, Ending]] = []
         """What waits to be recorded."""
         self._sweeper: asyncio.Task[None] | None = None
@@ -114,6 +118,8 @@ class Gateway:
         self._save_budgets()
         await self.shadow.close()
         await asyncio.gather(*self.background, return_exceptions=True)
+        if self._placing:
+            await asyncio.wait(self._placing, timeout=_PLACING_S)
         await self.harvester.close()
         await self.upstreams.close()
         await self.peers.close()
@@ -199,7 +205,7 @@ class Gateway:
         except BaseException:
             self.unconfirmed.end(exchange)
             raise
-        self._confirm(exchange, ending, stored)
+        self._confirm(exchange, ending, stored, self.background)
 
     async def confirmed(self, key: Key, session_ids: Collection[str] | None = None) -> None:
         """Until what was answered so far to the key's agent, or in these sessions of it, is in the log or lost."""
@@ -286,12 +292,18 @@ class Gateway:
         if placed.done() and placed.exception() is None:
             self._go_on(exchange, ending, placed.result())
         else:
-            self._confirm(exchange, ending, placed)
+            self._confirm(exchange, ending, placed, self._placing)
 
-    def _confirm(self, exchange: Exchange, ending: Ending, stored: asyncio.Future[list[Stored]]) -> None:
+    def _confirm(
+        self,
+        exchange: Exchange,
+        ending: Ending,
+        stored: asyncio.Future[list[Stored]],
+        among: set[asyncio.Future[Any]],
+    ) -> None:
         """It is answered, and will have its place."""
         self.unconfirmed.note(exchange)
-        self.background.add(stored)
+        among.add(stored)
         stored.add_done_callback(partial(self._confirmed, exchange, ending))
 
     def _begun_again(self, exchange: Exchange, ending: Ending) -> bool:
@@ -309,12 +321,13 @@ class Gateway:
             stored = self.store.submit(session.key.tenant, exchange.drafts(ending, self.contexts))
         except StoreUnavailable:
             return False
-        self._confirm(exchange, ending, stored)
+        self._confirm(exchange, ending, stored, self.background)
         return True
 
     def _confirmed(self, exchange: Exchange, ending: Ending, stored: asyncio.Future[list[Stored]]) -> None:
         """What was queued without waiting is durable, or lost."""
         self.background.discard(stored)
+        self._placing.discard(stored)
         if stored.cancelled():
             return  # the gateway was not given the time to end: the next start reads what became of it
         error = stored.exception()

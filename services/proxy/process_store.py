@@ -74,8 +74,8 @@ class ProcessStore:
         self._numbers = count(1)
         self._sent: dict[int, _Sent] = {}
         """Jobs that are not answered, in the order in which they came."""
-        self._placing: dict[int, _Sent] = {}
-        """Jobs whose senders know them to be safe, and that have no place yet."""
+        self._owed: dict[int, _Sent] = {}
+        """Jobs whose senders know them to be safe, and that nothing takes for now."""
         self._waiting_bytes = 0
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._loop: asyncio.AbstractEventLoop
@@ -203,7 +203,7 @@ class ProcessStore:
     @property
     def idle(self) -> bool:
         """Does the writer have the time to `prepare` something?"""
-        return self._writer is not None and not self._sent and not self._placing
+        return self._writer is not None and not self._sent
 
     def prepare(self, tenant: str, drafts: list[StoreDraft]) -> Ahead | None:
         """Make the first drafts of a job ready before the others are there: they are read and redacted meanwhile.
@@ -259,6 +259,7 @@ class ProcessStore:
         sent = self._sent[number] = _Sent(self._loop.create_future(), job, self._in_force())
         if early:
             sent.safe = Waiting(self._loop.create_future())
+            sent.future.add_done_callback(_heeded)  # whoever waits for both may hear of a failure only once
         self._waiting_bytes += len(job)
         if self._writer is not None:
             self._hand(self._writer, number, sent)
@@ -295,12 +296,15 @@ class ProcessStore:
     def _heard(self, answer: frames.Answer) -> None:
         match answer:
             case frames.Safe():
-                sent = self._sent.pop(answer.number, None)
+                sent = self._sent.get(answer.number)
                 if sent is not None and sent.safe is not None:
-                    self._placing[answer.number] = sent
                     self._waiting_since = time.monotonic()
                     sent.safe.outcome = []
                     self._teller.take([sent.safe])
+            case frames.Owes():
+                sent = self._sent.pop(answer.number, None)
+                if sent is not None:
+                    self._owed[answer.number] = sent
             case frames.Written():
                 self._note(answer.health)
                 self._waiting_since = time.monotonic()
@@ -356,7 +360,7 @@ class ProcessStore:
         """Until there is a writer again; what its predecessor has not answered is sent to it."""
         _log.error("the event store's writer ended; another one is started")
         # what is safe is in the journal, too, but its sender waits to hear of its place
-        self._sent, self._placing = self._placing | self._sent, {}
+        self._sent, self._owed = self._owed | self._sent, {}
         for number, waiting in list(self._sent.items()):
             waiting.tries += 1
             if waiting.tries >= _TRIES:
@@ -391,15 +395,15 @@ class ProcessStore:
 
     def _give_up(self, why: str) -> None:
         """Nobody will answer what is not answered."""
-        left = [*self._placing.values(), *self._sent.values()]
-        self._placing.clear()
+        left = [*self._owed.values(), *self._sent.values()]
+        self._owed.clear()
         self._sent.clear()
         self._waiting_bytes = 0
         self._refuse(left, why)
 
     def _taken(self, number: int) -> _Sent | None:
         """A job that waits no more; None for one that does not wait."""
-        sent = self._sent.pop(number, None) or self._placing.pop(number, None)
+        sent = self._sent.pop(number, None) or self._owed.pop(number, None)
         if sent is not None:
             self._waiting_bytes -= len(sent.job)
         return sent
@@ -415,6 +419,11 @@ def _job(tenant: str, drafts: list[StoreDraft], ahead: Ahead | None) -> bytes:
     if ahead is not None and ahead.begins(drafts):
         drafts, first = drafts[len(ahead.drafts) :], ahead.packed
     return frames.job(first, frames.packed(frames.Part(tenant, drafts)))
+
+
+def _heeded(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _both(sent: _Sent, result: Result) -> list[Waiting]:

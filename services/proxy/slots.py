@@ -6,9 +6,11 @@ slot next, or by a process that runs on and looks for such slots.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
+import time
 import zlib
 from itertools import count
 from pathlib import Path
@@ -17,16 +19,19 @@ import msgspec
 
 from services.proxy.engines.base import require_tenant
 from services.proxy.journal import Journal, journals
+from services.proxy.journal_reading import heads
 from services.proxy.spool import Job, Spool
 
 _log = logging.getLogger(__name__)
+
+_LOOK_S = 0.02
 
 
 class Slot:
     """One process's spools, by tenant, and its journal."""
 
     def __init__(self, folder: Path, handle: int, max_bytes: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._handle = handle
         self._max_bytes = max_bytes
         self._spools: dict[str, Spool] = {}
@@ -43,7 +48,7 @@ class Slot:
         """A tenant's spool; made when there is none. Raises `OSError`."""
         spool = self._spools.get(tenant)
         if spool is None:
-            spool = self._spools[tenant] = Spool(self._folder / tenant, self._max_bytes)
+            spool = self._spools[tenant] = Spool(self.folder / tenant, self._max_bytes)
         return spool
 
     def waiting(self) -> dict[str, Spool]:
@@ -97,6 +102,22 @@ class Slots:
                 found.append(slot)
             elif slot is not None:
                 slot.close()
+        return found
+
+    def journaled_elsewhere(self, tenant: str, own: Slot, patience_s: float) -> bool:
+        """Do other slots' journals hold entries of a tenant's that are there now, and still are after this long?"""
+        until = time.monotonic() + patience_s
+        seen = self._journaled(tenant, own)
+        while seen and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            seen &= self._journaled(tenant, own)
+        return bool(seen)
+
+    def _journaled(self, tenant: str, own: Slot) -> set[tuple[Path, int]]:
+        found: set[tuple[Path, int]] = set()
+        for path in (path for folder in self._root.iterdir() if folder != own.folder for path in journals(folder)):
+            with contextlib.suppress(FileNotFoundError):
+                found |= {(path, head.number) for head in heads(path.read_bytes()) if head.tenant == tenant}
         return found
 
     def _lock(self, folder: Path) -> Slot | None:

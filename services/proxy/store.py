@@ -183,9 +183,9 @@ class EventStore:
     async def erase_key(self, tenant: str, trajectory_id: str) -> None:
         """Delete a trajectory's data key and what is sealed with it, for ever; the chain goes on verifying.
 
-        Raises `StoreUnavailable` while the tenant's log can't be written or has drafts in the spool.
+        Raises `StoreUnavailable` while the tenant's log can't be written or has drafts in the spool or in a journal.
         """
-        await self._on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
+        await self._on_the_writers_thread(lambda: self._writer.erase_key(tenant, trajectory_id))
 
     async def rewrap(self, tenant: str, version: int, wrap: Callable[[str, int, bytes], bytes]) -> int:
         """Wrap every key older than `version` anew: `wrap(trajectory_id, its version, wrapped)`, on another thread.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -76,11 +77,18 @@ class TenantWriter:
         self.failure = ""
         self.unsynced = False
         """Is something in the log that may not be on the disk?"""
+        self._owed: deque[tuple[Job, Callable[[Result], None]]] = deque()
+        """What somebody was told is safe and nothing takes now, and who is to know what becomes of it."""
 
     @property
     def behind(self) -> bool:
         """Must new drafts queue in the spool?"""
         return self.state != "ok"
+
+    @property
+    def owes(self) -> bool:
+        """Is there something in the journal that has no place yet?"""
+        return bool(self._owed)
 
     def wait_s(self) -> float:
         """How long until `recover` is worth calling."""
@@ -105,6 +113,39 @@ class TenantWriter:
                 self._failed(error)
         return results + self._keep_apart(jobs[len(results) :])
 
+    def write_journaled(self, job: Job, told: Callable[[Result], None]) -> None:
+        """Place what is in the journal; `told` is called with what became of it: now, or once something takes it.
+
+        What can never be placed is put aside.
+        """
+        try:
+            result = self.write_again(job)
+        except OSError as error:
+            result = StoreUnavailable(f"a job can't be placed, and not be put aside: {error}")
+        if isinstance(result, StoreUnavailable):
+            self._owed.append((job, told))
+            self.failure = str(result)
+            self._next_try = time.monotonic() + _RETRY_S
+            self._failing = True
+            self._set_state("refusing")
+        else:
+            told(result)
+
+    def write_again(self, job: Job) -> Result:
+        """`write` what is in a journal: it is on the disk when `sync` says so.
+
+        Raises `OSError` when it has no place and could not be put aside.
+        """
+        (result,) = self.write([job], journaled=True)
+        if isinstance(result, InvalidDraft):
+            self.put_aside(job, result)
+        return result
+
+    def put_aside(self, job: Job, why: Exception) -> None:
+        """Keep what somebody was told is safe, and the log won't take. Raises `OSError`."""
+        _log.error("a job of %s can't be placed and is put aside: %s", self.tenant, why)
+        self._spool().reject(job)
+
     def recover(self, entirely: bool = False) -> None:
         """Try the log again if it failed, and drain some of the spool (or all of it), in order, once."""
         if self.wait_s() > 0 and not entirely:
@@ -113,6 +154,7 @@ class TenantWriter:
             if self._failing:
                 self.log().probe()
                 self._failing = False
+            self._place_owed()  # before what is in the spool: that goes on from it
             spool = self._spool()
             steps = 0
             while not spool.empty and (entirely or steps < _STEPS):
@@ -154,9 +196,14 @@ class TenantWriter:
         self.unsynced = False
         return True
 
-    def put_aside(self, job: Job) -> None:
-        """Keep what somebody was told is safe, and the log won't take. Raises `OSError`."""
-        self._spool().reject(job)
+    def _place_owed(self) -> None:
+        while self._owed:
+            job, told = self._owed[0]
+            (outcome,) = self.log().write([job.drafts])
+            if isinstance(outcome, InvalidDraft):
+                self.put_aside(job, outcome)
+            self._owed.popleft()
+            told(outcome)
 
     def close_idle(self, before: str) -> list[str]:
         """Close what has had no record since `before`, if that can be done now."""
@@ -186,9 +233,9 @@ class TenantWriter:
     def _commit(self, jobs: Sequence[Sequence[StoreDraft]], sync: bool) -> list[Result]:
         started = time.monotonic()
         log = self.log()
+        # never the other way round: a commit with nothing to write forces nothing to the disk
         self.unsynced = self.unsynced or not sync
         results: list[Result] = [*log.write(jobs, sync)]
-        self.unsynced = self.unsynced and not sync
         self._counters.commits += 1
         self._counters.commit_seconds += time.monotonic() - started
         return results

@@ -112,6 +112,12 @@ class Safe(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Owes(msgspec.Struct, frozen=True, tag=True):
+    """This job is safe, and nothing takes it for now: what becomes of it is told when it has its place."""
+
+    number: int
+
+
 class Written(msgspec.Struct, frozen=True, tag=True):
     """What became of the jobs of a commit, in their order."""
 
@@ -144,7 +150,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     found: dict[str, Found]
 
 
-Answer = Opened | NotOpened | Health | Safe | Written | Closed | Erased | Told
+Answer = Opened | NotOpened | Health | Safe | Owes | Written | Closed | Erased | Told
 
 _encoder = msgspec.msgpack.Encoder()
 _parts = msgspec.msgpack.Decoder(Part)

@@ -34,7 +34,6 @@ from services.proxy.writing import (
     LogWriter,
     Submission,
     open_writer,
-    to_be_tried_again,
 )
 
 _RECEIVED_AT_ONCE = 2**20
@@ -46,8 +45,6 @@ _FEW = 2
 """With no more exchanges under way than this, a job is journaled before it is written."""
 _IDLE_S = 0.25
 """Without work for so long, the journal is cleared."""
-_OWED_S = 1.0
-"""How often what could not be placed is tried again."""
 _COLLECTOR = (5_000, 20, 250)
 """`gc.set_threshold`: jobs leave no cycles behind."""
 
@@ -73,10 +70,8 @@ class WriterProcess:
         self._ended = False
         """Has everything come that will come?"""
         self._expecting = 0
-        self._owed: list[tuple[int, Submission]] = []
-        """Jobs whose senders know them to be safe, and that could not be placed yet; with their numbers."""
-        self._next_try = 0.0
-        """When those are tried again."""
+        self._placed: list[tuple[int, Result]] = []
+        """What became of jobs whose senders know them to be safe, and are to know this, too."""
         self._ahead: dict[bytes, Submission] = {}
         """What was made ready of jobs to come."""
         self._told = self._health()
@@ -88,7 +83,7 @@ class WriterProcess:
             self._receive()
             self._work()
             self._writer.recover(entirely=self._ended and not self._inbox)
-            self._place_owed()
+            self._tell_placed()
             if self._writer.journal_full:
                 self._writer.settle()
             if self._writer.in_trouble() != self._told.in_trouble:
@@ -112,7 +107,7 @@ class WriterProcess:
         """How long to wait for work; None is until there is some."""
         if self._inbox:
             return 0.0
-        soon = [self._writer.wait_s(), _IDLE_S if self._writer.journal_waits else None, _OWED_S if self._owed else None]
+        soon = [self._writer.wait_s(), _IDLE_S if self._writer.journal_waits else None]
         return min((wait_s for wait_s in soon if wait_s is not None), default=None)
 
     def _readable(self, wait_s: float | None) -> bool:
@@ -143,15 +138,17 @@ class WriterProcess:
         while self._inbox:
             numbers: list[int] = []
             jobs: list[Submission | InvalidDraft] = []
-            size, journaled = 0, False
+            size = 0
             while self._inbox and self._inbox[0][0] == frames.JOB and len(jobs) < MAX_BATCH and size < _MAX_BATCH_BYTES:
                 head, body = frames.job_of(self._inbox.popleft()[1])
+                job = self._job(body)
+                if not jobs and not self._inbox and self._journaled(head, body, job):
+                    return
                 size += len(body)
                 numbers.append(head.number)
-                jobs.append(self._job(body))
-                journaled = head.early and len(jobs) == 1 and not self._inbox and self._journal(head, body, jobs[0])
+                jobs.append(job)
             if jobs:
-                self._write(numbers, jobs, journaled)
+                self._write(numbers, jobs)
                 return
             self._obey(frames.order_of(self._inbox.popleft()[1]))
 
@@ -161,12 +158,24 @@ class WriterProcess:
         while len(self._ahead) > _MOST_AHEAD:
             del self._ahead[next(iter(self._ahead))]
 
-    def _journal(self, head: frames.JobHead, body: memoryview, job: Submission | InvalidDraft) -> bool:
-        """Have it safe first, and tell its sender, if few wait: many are served better by one commit for all."""
-        if isinstance(job, InvalidDraft) or head.expecting > _FEW or not self._writer.journal(job.tenant, body):
+    def _journaled(self, head: frames.JobHead, body: memoryview, job: Submission | InvalidDraft) -> bool:
+        """Have it safe, tell its sender, then write it, if few wait: many are served better by one commit for all."""
+        if not head.early or head.expecting > _FEW or isinstance(job, InvalidDraft):
+            return False
+        if not self._writer.journal(job.tenant, body):
             return False
         self._answer(frames.Safe(head.number))
+        self._writer.write_journaled(job, lambda result: self._placed.append((head.number, result)))
+        if not self._placed:
+            self._answer(frames.Owes(head.number))
+        self._tell_placed()
         return True
+
+    def _tell_placed(self) -> None:
+        if self._placed:
+            numbers, results = zip(*self._placed, strict=True)
+            self._placed.clear()
+            self._answer(frames.written([*numbers], [*results], self._health()))
 
     def _job(self, body: memoryview) -> Submission | InvalidDraft:
         first, rest = frames.parts_of(body)
@@ -179,22 +188,10 @@ class WriterProcess:
             return error
         return replace(begun, drafts=[*begun.drafts, *submitted.drafts])
 
-    def _write(self, numbers: list[int], jobs: list[Submission | InvalidDraft], journaled: bool) -> None:
-        submitted = [job for job in jobs if isinstance(job, Submission)]
-        done = self._writer.write(submitted, journaled)
-        if journaled and to_be_tried_again(done[0]):
-            self._owed.append((numbers[0], submitted[0]))
-            return
-        left = iter(done)
-        results: list[Result] = [next(left) if isinstance(job, Submission) else job for job in jobs]
+    def _write(self, numbers: list[int], jobs: list[Submission | InvalidDraft]) -> None:
+        done = iter(self._writer.write([job for job in jobs if isinstance(job, Submission)]))
+        results: list[Result] = [next(done) if isinstance(job, Submission) else job for job in jobs]
         self._answer(frames.written(numbers, results, self._health()))
-
-    def _place_owed(self) -> None:
-        if self._owed and time.monotonic() >= self._next_try and not self._writer.in_trouble():
-            self._next_try = time.monotonic() + _OWED_S
-            owed, self._owed = self._owed, []
-            for number, job in owed:
-                self._write([number], [job], journaled=True)
 
     def _health(self) -> frames.Health:
         self._told = frames.Health(self._writer.counters, self._writer.in_trouble())
@@ -210,7 +207,7 @@ class WriterProcess:
                 self._answer(frames.Told(number, self._writer.found(tenant, trajectories)))
             case frames.EraseKey(number, tenant, trajectory_id):
                 try:
-                    self._writer.on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
+                    self._writer.erase_key(tenant, trajectory_id)
                     self._answer(frames.Erased(number))
                 except (StoreUnavailable, ValueError) as error:
                     self._answer(frames.Erased(number, str(error)))

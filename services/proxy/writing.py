@@ -13,19 +13,18 @@ from typing import TypeVar
 import msgspec
 
 from evoplane.settings import Settings
-from services.proxy import faults, journal
 from services.proxy.blobs import Blobs
 from services.proxy.drafts import InvalidDraft, SealedBlob, StoreDraft, StoreUnavailable, TrajectoryKey
 from services.proxy.engines.base import Engine, Misconfigured, ReadConnection, StorageFailed, require_tenant
 from services.proxy.engines.opening import open_blobs, open_engine
 from services.proxy.governor import Governor, Ready
-from services.proxy.journal import Entry, Reading
+from services.proxy.journal import Entry
+from services.proxy.journal_replay import NotNow, Replay
 from services.proxy.log import TenantLog
-from services.proxy.protection import Blocked, Found
+from services.proxy.protection import Found
 from services.proxy.slots import Slot, Slots
 from services.proxy.spool import Job
 from services.proxy.tenant_writer import Result, State, StoreCounters, TenantWriter
-from services.proxy.writer_frames import part_of, parts_of
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +37,9 @@ GATHER_S = 0.002
 
 _UNSYNCED = 16
 """So many journaled jobs are in the logs before these are synced: what gathers longer takes long, and all at once."""
+
+_ELSEWHERE_S = 1.0
+"""An erasure waits so long for other processes to clear their journals, which they do all the time."""
 
 _WORST_FIRST: tuple[State, ...] = ("refusing", "spooling", "ok")
 
@@ -55,14 +57,6 @@ class Submission(msgspec.Struct, frozen=True):
     """The form in which the first of them may be stored, where that is known."""
 
 
-def submission_of(job: bytes | memoryview) -> Submission:
-    """What was submitted, from a job as it travels. Raises `InvalidDraft`."""
-    first, rest = (part_of(part) if part else None for part in parts_of(job))
-    if rest is None:
-        raise InvalidDraft("the drafts can't be stored: the job is cut short")
-    return Submission(rest.tenant, [*(first.drafts if first else ()), *rest.drafts], rest.found)
-
-
 class LogWriter:
     """Writes what was submitted into its tenants' logs. `open` before use, `close` after."""
 
@@ -77,8 +71,8 @@ class LogWriter:
         self._blobs = blobs
         self._writers: dict[str, TenantWriter] = {}
         self._prepared = False
-        self._owed = 0
-        """Jobs in the journal that have no place yet."""
+        self._stuck: set[str] = set()
+        """Tenants of whose jobs in the journal one could not even be tried to be placed."""
         self._unsynced = 0
         """Jobs that were placed since the logs were last synced for the journal's sake."""
         self._slot: Slot
@@ -92,7 +86,7 @@ class LogWriter:
         """
         self._root.mkdir(parents=True, exist_ok=True)
         self._reader = self._engine.reading()
-        self._slot = self._slots.take()
+        self._take_slot()
         self._slot.take_in(self._root / "spool.jsonl")
         try:
             self._prepare_engine()
@@ -100,7 +94,6 @@ class LogWriter:
             raise
         except StorageFailed as error:
             _log.error("the event log is away, drafts go to the spool: %s", error)
-        self._place_left(self._slot)  # before what is in the spool: that goes on from it
         for tenant in self._slot.waiting():
             self._writer(tenant).queue_behind()
         self.recover(entirely=True)
@@ -109,8 +102,7 @@ class LogWriter:
 
     def close(self) -> None:
         self.settle()
-        for writer in self._writers.values():
-            writer.close()
+        self._close_logs()
         self._slot.close()
         self._reader.close()
         self._engine.close()
@@ -129,7 +121,7 @@ class LogWriter:
         return min((writer.wait_s() for writer in self._writers.values() if writer.behind), default=None)
 
     def journal(self, tenant: str, job: bytes | memoryview) -> bool:
-        """Have a job on the disk, encrypted, before it is given to `write` as journaled. Raises nothing.
+        """Have a job on the disk, encrypted, before `write_journaled` is given it. Raises nothing.
 
         False where that must not be, or can't be now.
         """
@@ -142,57 +134,84 @@ class LogWriter:
         except (OSError, ValueError) as error:
             _log.warning("the journal takes nothing, so callers wait for the log: %s", error)
             return False
-        self._owed += 1
         self.counters.journaled += 1
         return True
 
     @property
     def journal_waits(self) -> bool:
         """Is there something in the journal that `settle` could clear?"""
-        return not self._slot.journal.empty and not self._owed
+        return not self._slot.journal.tenants <= self._kept()
 
     @property
     def journal_full(self) -> bool:
         return self._slot.journal.full
 
-    def settle(self) -> bool:
-        """Have on the disk what is in the logs, and clear the journal; is that empty now? Raises nothing."""
+    def settle(self) -> None:
+        """Have on the disk what is in the logs, and clear the journal of it. Raises nothing."""
         if self.journal_waits and self._sync():
             try:
-                self._slot.journal.clear()
+                self._slot.journal.clear(self._kept())
             except OSError as error:
                 _log.error("the journal can't be cleared: %s", error)
-        return self._slot.journal.empty
+
+    def _kept(self) -> set[str]:
+        """Tenants whose entries in the journal are needed: something of theirs has no place yet."""
+        return {tenant for tenant, writer in self._writers.items() if writer.owes} | self._stuck
 
     def _sync(self) -> bool:
         """Have on the disk what is in the logs; is it?"""
         self._unsynced = 0
         return all(writer.sync() for writer in self._writers.values() if writer.unsynced)
 
-    def write(self, submitted: Sequence[Submission], journaled: bool = False) -> list[Result]:
+    def write(self, submitted: Sequence[Submission]) -> list[Result]:
         """Make it durable, what is one tenant's in its order; gives what became of each. Raises nothing.
 
         What is not redacted is only ever in memory, and in the journal. What comes of sealing (keys, blobs) is not told
-        about. What is `journaled` and could not be placed has to be given here again; what never can be is put aside.
+        about.
         """
         results: list[Result | None] = [None] * len(submitted)
         try:
-            self._write(submitted, results, journaled)
+            self._write(submitted, results)
         except Exception as error:
             # a fault of ours must neither end the writer nor be acknowledged
             _log.exception("the event store's writer failed on a batch of %d", len(submitted))
             failed = StoreUnavailable(f"the event store's writer failed: {error}")
             results = [failed if result is None else result for result in results]
-            for writer in self._writers.values():
-                writer.close()
+            self._close_logs()
         self._report()
-        done = [StoreUnavailable("the event store's writer failed") if r is None else r for r in results]
-        if journaled:
-            self._owed -= sum(not to_be_tried_again(result) for result in done)
-            self._unsynced += 1
-            if self._unsynced >= _UNSYNCED:
-                self._sync()
-        return done
+        return [StoreUnavailable("the event store's writer failed") if r is None else r for r in results]
+
+    def write_journaled(self, submitted: Submission, told: Callable[[Result], None]) -> None:
+        """Place what is in the journal; `told` is called with what became of it, now or later. Raises nothing.
+
+        What can never be placed is put aside.
+        """
+        self.counters.jobs += 1
+        try:
+            job = self._job(submitted)
+            self._place(job, lambda result: told(_told(submitted, job, result)))
+        except Exception:
+            # a fault of ours: it stays in the journal, for the next start to try
+            _log.exception("a job of %s is in the journal and can't be placed", submitted.tenant)
+            self._stuck.add(submitted.tenant)
+            self._close_logs()
+        self._unsynced += 1
+        if self._unsynced >= _UNSYNCED:
+            self._sync()
+        self._report()
+
+    def _place(self, job: Job, told: Callable[[Result], None]) -> None:
+        writer = self._writer(job.tenant)
+        try:
+            writer.write_journaled(job, told)
+        except Exception as error:
+            writer.close()
+            writer.put_aside(job, error)
+            told(InvalidDraft(f"the event store's writer failed: {error}"))
+
+    def _close_logs(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
 
     def recover(self, entirely: bool = False) -> None:
         """Try the logs that failed again, and drain some of their spools (or all of them)."""
@@ -221,8 +240,6 @@ class LogWriter:
     def on_the_log(self, tenant: str, work: Callable[[TenantLog], T]) -> T:
         """Do something with a tenant's log. Raises `StoreUnavailable` while it can't be written, or has to wait."""
         writer = self._writer(tenant)
-        if not self.settle():  # what is to be erased may lie in the journal, too
-            raise StoreUnavailable(f"the journal in front of the event log of {tenant} can't be cleared now")
         if writer.behind:
             raise StoreUnavailable(f"the event log of {tenant} is {writer.state}: {writer.failure}")
         try:
@@ -230,6 +247,18 @@ class LogWriter:
         except (StorageFailed, OSError) as error:
             writer.close()
             raise StoreUnavailable(f"the event log of {tenant} can't be written: {error}") from error
+
+    def erase_key(self, tenant: str, trajectory_id: str) -> None:
+        """Delete a trajectory's data key and what is sealed with it, for ever; the chain goes on verifying.
+
+        Raises `StoreUnavailable` as `on_the_log` does, and when something of the tenant's lies in a journal that can't
+        be cleared now: what is there is as it was captured.
+        """
+        self.settle()
+        self._take_over()
+        self.on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
+        if tenant in self._slot.journal.tenants or self._slots.journaled_elsewhere(tenant, self._slot, _ELSEWHERE_S):
+            raise StoreUnavailable(f"something of {tenant} lies in a journal that can't be cleared now: try again")
 
     def found(self, tenant: str, trajectories: list[str]) -> dict[str, Found]:
         """What redaction has found in these trajectories so far."""
@@ -246,7 +275,7 @@ class LogWriter:
             return begun
         return msgspec.structs.replace(begun, ready=self._governor.prepare(begun.tenant, begun.drafts))
 
-    def _write(self, submitted: Sequence[Submission], results: list[Result | None], journaled: bool) -> None:
+    def _write(self, submitted: Sequence[Submission], results: list[Result | None]) -> None:
         self.counters.jobs += len(submitted)
         by_tenant: dict[str, dict[int, Job]] = {}
         for place, each in enumerate(submitted):
@@ -257,57 +286,11 @@ class LogWriter:
         for tenant, jobs in by_tenant.items():
             written: Sequence[Result]
             try:
-                written = self._placed(self._writer(tenant), list(jobs.values()), journaled)
+                written = self._writer(tenant).write(list(jobs.values()))
             except ValueError as error:  # what can't be a tenant's id
                 written = [InvalidDraft(str(error)) for _ in jobs]
             for (place, job), result in zip(jobs.items(), written, strict=True):
                 results[place] = _told(submitted[place], job, result)
-
-    def _placed(self, writer: TenantWriter, jobs: list[Job], journaled: bool) -> list[Result]:
-        results = writer.write(jobs, journaled)
-        if journaled:
-            for place, (job, result) in enumerate(zip(jobs, results, strict=True)):
-                if isinstance(result, InvalidDraft):
-                    results[place] = _put_aside(writer, job, result)
-        return results
-
-    def _place_left(self, slot: Slot) -> None:
-        """Place what processes that are gone left in their journals; what can't be placed now is left there."""
-        for path in [*slot.left]:
-            try:
-                if self._place_all(path):
-                    slot.left.remove(path)
-            except (StorageFailed, OSError) as error:
-                _log.warning("a journal that was left can't be placed now: %s: %s", path, error)
-
-    def _place_all(self, path: Path) -> bool:
-        if self._governor is None:
-            return False
-        reading = Reading(path, self._governor.keys_of)
-        touched: dict[str, TenantWriter] = {}
-        for tenant, entry in reading:
-            writer = touched[tenant] = self._writer(tenant)
-            try:
-                submitted = submission_of(entry.job)
-            except InvalidDraft:  # of another version, say
-                reading.damaged = True
-                continue
-            drafts = self._governor.under(tenant, entry.policy).protect(tenant, submitted.drafts)
-            (result,) = self._placed(writer, [Job(tenant, drafts)], journaled=True)
-            faults.reach("in_journal_replay")
-            if to_be_tried_again(result):
-                _log.warning("a journal that was left can't be placed now: %s: %s", path, result)
-                return False
-        if not all(writer.sync() for writer in touched.values()):
-            return False
-        if reading.locked:  # its tenant's key may come back
-            return False
-        if reading.damaged:
-            _log.error("the journal %s is damaged: what could be read of it is placed, the rest is put aside", path)
-            journal.put_aside(path)
-        else:
-            journal.remove(path)
-        return True
 
     def _job(self, submitted: Submission) -> Job:
         """As it may be stored. Raises `Blocked`."""
@@ -317,9 +300,18 @@ class LogWriter:
             return Job(submitted.tenant, self._governor.adopt(submitted.tenant, submitted.drafts, submitted.found))
         return Job(submitted.tenant, self._governor.protect(submitted.tenant, submitted.drafts, submitted.ready))
 
+    def _take_slot(self) -> None:
+        """The first slot whose journals could be placed, if there are any: what is spooled there goes on from them."""
+        passed: list[Slot] = []
+        self._slot = self._slots.take()
+        while not self._place_left(self._slot):
+            passed.append(self._slot)
+            self._slot = self._slots.take()
+        for each in passed:
+            each.close()
+
     def _take_over(self) -> None:
-        """Drain what processes that are gone left in their slots."""
-        self._place_left(self._slot)
+        """Place and drain what processes that are gone left in their slots."""
         try:
             abandoned = self._slots.abandoned()
         except OSError as error:  # the directory was taken away, say: what is there to take over is for another time
@@ -327,14 +319,28 @@ class LogWriter:
             return
         for slot in abandoned:
             try:
-                self._place_left(slot)
-                for tenant, spool in slot.waiting().items():
-                    while not spool.empty and not self._writer(tenant).behind:
-                        self._writer(tenant).drain(spool)
+                if self._place_left(slot):
+                    for tenant, spool in slot.waiting().items():
+                        while not spool.empty and not self._writer(tenant).behind:
+                            self._writer(tenant).drain(spool)
             except (StorageFailed, OSError) as error:
                 _log.warning("an abandoned spool can't be drained now: %s", error)
             finally:
                 slot.close()
+
+    def _place_left(self, slot: Slot) -> bool:
+        """Place what the last holder of a slot left in its journals; is all of it placed?"""
+        if slot.left and self._governor is None:
+            return False
+        for path in [*slot.left]:
+            assert self._governor is not None
+            try:
+                Replay(path, self._governor, self._writer).run()
+            except (NotNow, StorageFailed, OSError) as error:
+                _log.warning("the journal %s can't be placed now: %s", path, error)
+                return False
+            slot.left.remove(path)
+        return True
 
     def _writer(self, tenant: str) -> TenantWriter:
         writer = self._writers.get(tenant)
@@ -362,20 +368,6 @@ class LogWriter:
         )
         self.counters.failure = next((writer.failure for writer in writers if writer.behind), "")
         self.counters.spool_bytes = self._slot.size
-
-
-def to_be_tried_again(result: Result) -> bool:
-    """Of what is in the journal: might it be placed another time?"""
-    return isinstance(result, StoreUnavailable) and not isinstance(result, Blocked)
-
-
-def _put_aside(writer: TenantWriter, job: Job, why: InvalidDraft) -> Result:
-    _log.error("a job of %s can't be placed and is put aside: %s", writer.tenant, why)
-    try:
-        writer.put_aside(job)
-    except OSError as error:
-        return StoreUnavailable(f"a job can't be placed, and not be put aside: {error}")
-    return why
 
 
 def _told(submitted: Submission, job: Job, result: Result) -> Result:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -115,3 +117,44 @@ async def test_a_streamed_answer_is_safe_before_its_last_byte(running: Running) 
         assert b"[DONE]" in await response.read()
     await stored(running, response)
     assert await metric(running, "store_journaled_total") == 1
+
+
+@pytest.mark.stack
+async def test_a_gateway_stops_though_what_is_safe_has_no_place_and_the_next_start_places_it(
+    tmp_path: Path, upstream: ScriptedUpstream
+) -> None:
+    plain, connection, secrets = prepared(tmp_path, upstream.port)
+    settings = plain.model_copy(update={"store": Store(writer="process")})
+    disk = settings.store_dir
+    disk.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        url, server, task = await serve(settings)
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {secrets['northwind']}"}) as http:
+
+            async def chat(text: str) -> tuple[int, str]:
+                body = {"model": MODEL, "messages": [user(text)]}
+                async with http.post(f"{url}/v1/chat/completions", json=body) as response:
+                    return response.status, response.headers.get("x-evoplane-event-id", "")
+
+            first = await chat("hi")
+            with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+                while True:
+                    ballast.write(bytes(4096))
+            answers = [first, *[await chat(f"more {number}") for number in range(4)]]
+        assert [status for status, _ in answers[:3]] == [200, 200, 503]
+        server.should_exit = True
+        async with asyncio.timeout(15):
+            await task
+        (disk / "ballast").unlink()
+        _, server, task = await serve(settings)
+        server.should_exit = True
+        await task
+        reader = StoreReader(settings.store_dir)
+        assert all(reader.record("northwind", id) for status, id in answers if status == 200)
+        reader.close()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+        connection.close()

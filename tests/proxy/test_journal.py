@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from registry.keyring import TenantKeys
 from registry.tenant_policy import TenantPolicy
 from services.proxy import journal
-from services.proxy.journal import Entry, Journal, Reading, journals
+from services.proxy.journal import Entry, Journal, journals
+from services.proxy.journal_reading import Reading
 
 KEYS = {name: TenantKeys(name, {1: name.encode() * 32}) for name in ("a", "b")}
 POLICY = TenantPolicy(retention_days=7)
@@ -31,8 +32,8 @@ def written(folder: Path, *jobs: bytes, keys: TenantKeys = KEYS["a"]) -> Path:
 
 def read(path: Path, keys: dict[str, TenantKeys] = KEYS) -> tuple[list[bytes], bool]:
     """The jobs in a journal, and whether it is damaged."""
-    reading = Reading(path, keys.__getitem__)
-    return [entry.job for _, entry in reading], reading.damaged
+    reading = Reading(path.read_bytes(), keys.__getitem__)
+    return [entry.job for _, entry in reading], bool(reading.damaged)
 
 
 def test_what_a_dead_process_left_is_read_back_with_its_tenants_and_policies(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_what_a_dead_process_left_is_read_back_with_its_tenants_and_policies(tmp
         opened.append(KEYS[name], Entry(name.encode() * 100, POLICY))
     opened.close()
     (path,) = journals(tmp_path)
-    assert [(tenant, entry) for tenant, entry in Reading(path, KEYS.__getitem__)] == [
+    assert [(head.tenant, entry) for head, entry in Reading(path.read_bytes(), KEYS.__getitem__)] == [
         (name, Entry(name.encode() * 100, POLICY)) for name in ("a", "b", "a")
     ]
 
@@ -64,7 +65,7 @@ def test_nothing_is_in_the_clear_and_another_key_opens_none_of_it(tmp_path: Path
     assert b"swordfish" not in path.read_bytes()
     other = TenantKeys("a", {1: b"x" * 32})
     for keys in ({"a": other}, {}):
-        reading = Reading(path, keys.__getitem__)
+        reading = Reading(path.read_bytes(), keys.__getitem__)
         assert list(reading) == []
         assert reading.locked
 
@@ -144,3 +145,42 @@ def test_two_journals_of_one_slot_are_told_apart_and_read_in_their_order(tmp_pat
     opened.close()
     assert journals(tmp_path)[0] == first
     assert [read(path)[0] for path in journals(tmp_path)] == [[b"first"], [b"second"]]
+
+
+@given(st.integers(0, 20), st.integers(0, 6))
+def test_what_a_machine_that_died_while_it_cleared_left_is_no_damage(
+    tmp_path_factory: pytest.TempPathFactory, sectors: int, jobs: int
+) -> None:
+    path = written(tmp_path_factory.mktemp("slot"), *(os.urandom(700) for _ in range(jobs)), b"")
+    data = path.read_bytes()
+    path.write_bytes(bytes(512 * sectors) + data[512 * sectors :])
+    assert not read(path)[1]
+
+
+def test_what_one_tenant_still_needs_stays_when_the_others_is_cleared(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    for name in ("a", "b", "b", "a", "b"):
+        opened.append(KEYS[name], Entry(name.encode() * 99, POLICY))
+    opened.clear(keep={"a"})
+    assert opened.tenants == {"a"}
+    opened.append(KEYS["b"], Entry(b"more", POLICY))
+    (path,) = journals(tmp_path)
+    assert read(path) == ([b"a" * 99, b"a" * 99, b"more"], False)
+    opened.clear()
+    assert not any(path.read_bytes())
+
+
+def test_a_journal_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    opened.append(KEYS["a"], Entry(b"said", POLICY))
+    (path,) = journals(tmp_path)
+    path.unlink()
+    opened.append(KEYS["a"], Entry(b"more", POLICY))
+    assert [read(path) for path in journals(tmp_path)] == [([b"more"], False)]
+
+
+def test_a_disk_that_takes_a_piece_at_a_time_gets_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:1000], at))
+    path = written(tmp_path, b"one" * 2000)
+    assert read(path) == ([b"one" * 2000], False)

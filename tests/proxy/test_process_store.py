@@ -131,7 +131,7 @@ class Noting:
         self.counters = StoreCounters()
         self.together: list[int] = []
 
-    def write(self, submitted: Sequence[Submission], journaled: bool = False) -> list[Any]:
+    def write(self, submitted: Sequence[Submission]) -> list[Any]:
         self.together.append(len(submitted))
         return [[] for _ in submitted]
 
@@ -143,8 +143,7 @@ class Noting:
 
     def recover(self, entirely: bool = False) -> None: ...
 
-    def settle(self) -> bool:
-        return True
+    def settle(self) -> None: ...
 
     journal_full = journal_waits = False
 
