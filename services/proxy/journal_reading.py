@@ -20,6 +20,8 @@ from services.proxy.journal import CHECK, HEADER, MAGIC, PURPOSE, Entry
 _log = logging.getLogger(__name__)
 
 _SECTOR = 512
+_ZEROS = 8
+"""So many are in a row of a ciphertext never."""
 
 _decoder = msgspec.msgpack.Decoder(Entry)
 
@@ -81,7 +83,8 @@ class Reading:
         space = self._data[start:end]
         used = space.rstrip(b"\0")
         first = start + len(used) - len(used.lstrip(b"\0"))
-        if used and not (first > start and first % _SECTOR == 0):  # else the sectors before it are missing
+        sector = first - first % _SECTOR
+        if used and not (sector > start and first - sector < _ZEROS):  # else the sectors before it are missing
             self.damaged.append((first, start + len(used)))
 
     def _lacks_a_sector(self, start: int, end: int) -> bool:

@@ -22,6 +22,7 @@ JOURNALED = (
     "after_commit",
 )
 """Points that a job is at that is safe in the journal before it has its place, or when it is about to be."""
+_QUICK = ("in_journal_write", "after_journal_sync", "before_commit")
 SPOOLED = tuple(point for point in POINTS if "spool" in point or "drained" in point or "segment" in point)
 """Points that are passed only when the log can't be written for a while."""
 
@@ -55,7 +56,10 @@ def killed_with_its_writer(plan: Plan, point: str, hit: int) -> list[Run]:
     return [before, run(msgspec.structs.replace(plan, name="r1"), fault=f"{point}:0")]
 
 
-@pytest.mark.parametrize("point", JOURNALED)
+@pytest.mark.parametrize(
+    "point",
+    [point if point in _QUICK else pytest.param(point, marks=pytest.mark.stack) for point in JOURNALED],
+)
 def test_killed_here_with_its_gateway_nothing_that_was_told_to_be_safe_is_lost(tmp_path: Path, point: str) -> None:
     plan = journaled_plan(tmp_path, point)
     killed = killed_with_its_writer(plan, point, 3)

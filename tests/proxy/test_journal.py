@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.keyring import TenantKeys
@@ -76,6 +76,7 @@ def test_what_an_older_version_of_the_tenants_key_wraps_is_opened_after_a_rotati
     assert read(path, {"a": rotated}) == ([b"said"], False)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_an_entry_that_was_cut_short_is_dropped_for_nobody_was_told_of_it(
     tmp_path_factory: pytest.TempPathFactory, where: int
@@ -91,6 +92,7 @@ def test_an_entry_that_was_cut_short_is_dropped_for_nobody_was_told_of_it(
     assert read(path) == ([b"one" * 500], False)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(0, 7))
 def test_a_flipped_bit_takes_at_most_its_own_entry_and_is_told(
     tmp_path_factory: pytest.TempPathFactory, where: int, bit: int
@@ -147,6 +149,7 @@ def test_two_journals_of_one_slot_are_told_apart_and_read_in_their_order(tmp_pat
     assert [read(path)[0] for path in journals(tmp_path)] == [[b"first"], [b"second"]]
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 20), st.integers(0, 6))
 def test_what_a_machine_that_died_while_it_cleared_left_is_no_damage(
     tmp_path_factory: pytest.TempPathFactory, sectors: int, jobs: int
