@@ -74,7 +74,7 @@ class Reading:
             return _decoder.decode(decrypt(key, self._data[start : head.end], head.authenticated))
         except (InvalidTag, msgspec.MsgspecError):
             last = not any(self._data[head.end :])
-            if not (last and self._lacks_a_sector(head.start, head.end)):
+            if not (last and self._is_cut_short(head.start, head.end)):
                 self.damaged.append((head.start, head.end))
             return None
 
@@ -87,9 +87,9 @@ class Reading:
         if used and not (sector > start and first - sector < _ZEROS):  # else the sectors before it are missing
             self.damaged.append((first, start + len(used)))
 
-    def _lacks_a_sector(self, start: int, end: int) -> bool:
-        """None of what is written is all zeros."""
-        ends = [*range(start - start % _SECTOR + _SECTOR, end, _SECTOR), end]
+    def _is_cut_short(self, start: int, end: int) -> bool:
+        """Is a sector missing, or the end? None of what is written is all zeros."""
+        ends = [*range(start - start % _SECTOR + _SECTOR, end, _SECTOR), end - _ZEROS, end]
         return any(not any(self._data[a:b]) for a, b in zip([start, *ends], ends, strict=False))
 
 

@@ -92,6 +92,15 @@ def test_an_entry_that_was_cut_short_is_dropped_for_nobody_was_told_of_it(
     assert read(path) == ([b"one" * 500], False)
 
 
+def test_an_entry_of_which_a_process_wrote_the_first_half_is_dropped(tmp_path: Path) -> None:
+    path = written(tmp_path, b"one", b"two")
+    whole = path.read_bytes()
+    begins, end = whole.rindex(b"EPJ1"), len(whole.rstrip(b"\0"))
+    path.write_bytes(whole[: end - 20] + bytes(len(whole) - end + 20))
+    assert end - begins < 512
+    assert read(path) == ([b"one"], False)
+
+
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(0, 7))
 def test_a_flipped_bit_takes_at_most_its_own_entry_and_is_told(
