@@ -52,6 +52,9 @@ _GATHER_S = 0.003
 """How long answered exchanges gather before they are recorded (when capture is async): less than a commit takes."""
 _PLACING_S = 2.0
 """A stop waits so long for what is safe to have its place; the next start places the rest."""
+_PATIENCE_S = 1.0
+_PATIENCE_DURABLE_S = 15.0
+"""How long a request waits for what was answered before it and has no place yet (`Gateway.caught_up`)."""
 _RETAIN_S = 3600.0
 """How often retention is enforced."""
 
@@ -209,9 +212,19 @@ class Gateway:
 
     async def confirmed(self, key: Key, session_ids: Collection[str] | None = None) -> None:
         """Until what was answered so far to the key's agent, or in these sessions of it, is in the log or lost."""
+        among = None if session_ids is None else [self.sessions.by_id(key, id) for id in session_ids]
+        await self.caught_up(key, lambda exchange: among is None or exchange.session in among)
+
+    async def caught_up(self, key: Key, matters: Callable[[Exchange], bool] = lambda _: True) -> None:
+        """Until what was answered so far to the key's agent, as far as it matters, is in the log or lost.
+
+        With asynchronous capture a store that takes long has other trouble, and the request goes on as if nothing had
+        been said before. A durable answer's client has been told that it is kept: raises 503 rather than forget it.
+        """
         if self.unconfirmed.any(key):
-            among = None if session_ids is None else [self.sessions.by_id(key, id) for id in session_ids]
-            await self.unconfirmed.wait(key, lambda exchange: among is None or exchange.session in among)
+            patience_s = _PATIENCE_DURABLE_S if self.durable else _PATIENCE_S
+            if not await self.unconfirmed.wait(key, matters, patience_s) and self.durable:
+                raise not_recording()
 
     def reserve(self, key: Key, request: Any, size: int) -> Reservation:
         """Set aside what a request of `size` bytes may use; raises 429 when its tenant or key is over a budget."""

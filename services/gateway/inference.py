@@ -46,7 +46,7 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
     parsed, raw = await request.json(gateway.settings.gateway.max_body_bytes)
     if isinstance(parsed, dict) and (before := dialect.continues(parsed)) is not None:
         if gateway.unconfirmed.any(key) and gateway.sessions.step(key, before) is None:
-            await gateway.unconfirmed.wait(key)
+            await gateway.caught_up(key)
         await recall(gateway, key, before)
     exchange = await begun(gateway, key, dialect, parsed, len(raw))
     if gateway.unconfirmed.any(key):

@@ -80,7 +80,7 @@ async def confirmed_before(
         meanings = other.prints.meanings
         return (meanings[-1] if meanings else NOTHING_SAID) in asked or (other.failed and other.body == exchange.body)
 
-    await gateway.unconfirmed.wait(key, matters)
+    await gateway.caught_up(key, matters)
 
 
 def prepare(

@@ -19,9 +19,6 @@ _Owner = tuple[str, str, str]
 class Unconfirmed:
     """For one event loop. A session is its agent's, whichever of its keys speaks."""
 
-    PATIENCE_S = 1.0
-    """A store that takes longer has other trouble; the request goes on as if nothing had been said before."""
-
     def __init__(self) -> None:
         self._by_owner: dict[_Owner, dict[Exchange, asyncio.Future[None]]] = {}
 
@@ -45,11 +42,13 @@ class Unconfirmed:
         """Of the key's agent and purpose."""
         return _owner(key) in self._by_owner
 
-    async def wait(self, key: Key, matters: Callable[[Exchange], bool] = lambda _: True) -> None:
-        """Until what was answered so far to the key's agent, as far as it matters, is stored or lost."""
+    async def wait(self, key: Key, matters: Callable[[Exchange], bool], patience_s: float) -> bool:
+        """Until what was answered so far to the key's agent, as far as it matters, is stored or lost; is it?"""
         ends = [end for exchange, end in self._by_owner.get(_owner(key), {}).items() if matters(exchange)]
         if ends:
-            await asyncio.wait(ends, timeout=self.PATIENCE_S)
+            _, pending = await asyncio.wait(ends, timeout=patience_s)
+            return not pending
+        return True
 
 
 def _owner(key: Key) -> _Owner:

@@ -33,6 +33,8 @@ _AROUND_BYTES = 4096
 """More than what is around a job, a policy included, unless that is long: then it does not fit, either."""
 _FILE_BYTES = 512 * 1024
 """So much is repeated after a crash at most, and overwritten at once when it is full."""
+_OLD_S = 1.0
+"""What was captured lies there no longer than this while the log takes it."""
 _AGAIN_S = 5.0
 """A file that could not be made is tried again after so long."""
 
@@ -75,6 +77,8 @@ class Journal:
         self._used = 0
         self._number = 0
         self._entries: list[_Place] = []
+        self._since = 0.0
+        """When the oldest of them was written (`time.monotonic`), or the file was last cleared."""
         self._keys: dict[tuple[str, int], tuple[bytes, bytes]] = {}
         """By tenant and version of its key: the key of what is in the file now, and that key wrapped."""
         self._next_try = 0.0
@@ -88,6 +92,11 @@ class Journal:
     def full(self) -> bool:
         """Should it be cleared before it takes more?"""
         return self._used + MAX_ENTRY_BYTES + _AROUND_BYTES > _FILE_BYTES
+
+    @property
+    def old(self) -> bool:
+        """Has something been there for longer than it should?"""
+        return bool(self._entries) and time.monotonic() - self._since > _OLD_S
 
     def takes(self, size: int) -> bool:
         """May a job of so many bytes be appended now?"""
@@ -106,6 +115,8 @@ class Journal:
         _write_at(file, data[half:], self._used + half)
         os.fdatasync(file)
         faults.reach("after_journal_sync")
+        if not self._entries:
+            self._since = time.monotonic()
         self._entries.append(_Place(self._used, len(data), keys.tenant))
         self._used += len(data)
 
@@ -114,6 +125,7 @@ class Journal:
         gone = [entry for entry in self._entries if entry.tenant not in keep]
         if not gone or self._file is None:
             return
+        self._since = time.monotonic()
         faults.reach("before_journal_clear")
         for start, end in _joined(gone):
             _write_at(self._file, bytes(end - start), start)
@@ -185,6 +197,17 @@ class Journal:
 def journals(folder: Path) -> list[Path]:
     """The journals in a slot, the oldest first."""
     return sorted((path for path in folder.glob("journal-*") if path.name[8:].isdigit()), key=_number_of)
+
+
+def overwrite(path: Path, spans: Iterable[tuple[int, int]]) -> None:
+    """Have zeros there, on the disk. Raises `OSError`."""
+    file = os.open(path, os.O_WRONLY)
+    try:
+        for start, end in spans:
+            _write_at(file, bytes(end - start), start)
+        os.fdatasync(file)
+    finally:
+        os.close(file)
 
 
 def _number_of(path: Path) -> int:

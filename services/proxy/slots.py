@@ -104,6 +104,10 @@ class Slots:
                 slot.close()
         return found
 
+    def put_aside(self) -> set[Path]:
+        """Files that are kept for a person to look at."""
+        return {*self._root.glob("*/*/rejected.jsonl"), *self._root.glob("*/damaged-journal-*")}
+
     def journaled_elsewhere(self, tenant: str, own: Slot, patience_s: float) -> bool:
         """Do other slots' journals hold entries of a tenant's that are there now, and still are after this long?"""
         until = time.monotonic() + patience_s

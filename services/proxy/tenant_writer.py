@@ -233,9 +233,9 @@ class TenantWriter:
     def _commit(self, jobs: Sequence[Sequence[StoreDraft]], sync: bool) -> list[Result]:
         started = time.monotonic()
         log = self.log()
+        results: list[Result] = [*log.write(jobs, sync)]
         # never the other way round: a commit with nothing to write forces nothing to the disk
         self.unsynced = self.unsynced or not sync
-        results: list[Result] = [*log.write(jobs, sync)]
         self._counters.commits += 1
         self._counters.commit_seconds += time.monotonic() - started
         return results

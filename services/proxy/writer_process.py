@@ -84,7 +84,7 @@ class WriterProcess:
             self._work()
             self._writer.recover(entirely=self._ended and not self._inbox)
             self._tell_placed()
-            if self._writer.journal_full:
+            if self._writer.journal_due:
                 self._writer.settle()
             if self._writer.in_trouble() != self._told.in_trouble:
                 self._answer(self._health())

@@ -73,6 +73,8 @@ class LogWriter:
         self._prepared = False
         self._stuck: set[str] = set()
         """Tenants of whose jobs in the journal one could not even be tried to be placed."""
+        self._unreached: set[Path] = set()
+        """Files of which it was said that no erasure reaches them."""
         self._unsynced = 0
         """Jobs that were placed since the logs were last synced for the journal's sake."""
         self._slot: Slot
@@ -143,8 +145,9 @@ class LogWriter:
         return not self._slot.journal.tenants <= self._kept()
 
     @property
-    def journal_full(self) -> bool:
-        return self._slot.journal.full
+    def journal_due(self) -> bool:
+        """Should it be cleared now, whatever waits?"""
+        return (self._slot.journal.full or self._slot.journal.old) and self.journal_waits
 
     def settle(self) -> None:
         """Have on the disk what is in the logs, and clear the journal of it. Raises nothing."""
@@ -256,6 +259,9 @@ class LogWriter:
         """
         self.settle()
         self._take_over()
+        for path in self._slots.put_aside() - self._unreached:
+            self._unreached.add(path)
+            _log.warning("erasures don't reach what was put aside for a person to look at: %s", path)
         self.on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
         if tenant in self._slot.journal.tenants or self._slots.journaled_elsewhere(tenant, self._slot, _ELSEWHERE_S):
             raise StoreUnavailable(f"something of {tenant} lies in a journal that can't be cleared now: try again")
@@ -336,7 +342,7 @@ class LogWriter:
             assert self._governor is not None
             try:
                 Replay(path, self._governor, self._writer).run()
-            except (NotNow, StorageFailed, OSError) as error:
+            except (NotNow, OSError) as error:
                 _log.warning("the journal %s can't be placed now: %s", path, error)
                 return False
             slot.left.remove(path)

@@ -92,7 +92,7 @@ async def test_after_an_exchange_that_was_lost_its_conversation_is_told_anew(
 
 
 async def test_nobody_waits_for_ever(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Unconfirmed, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(core, "_PATIENCE_S", 0.05)
     running.upstream.default = say("hello")
     await running.chat([user("hi")])
     response = await running.chat([user("hi"), ANSWER, user("more")])

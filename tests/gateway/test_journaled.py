@@ -18,6 +18,7 @@ from evoplane.settings import Store
 from services.proxy.store import StoreReader
 from tests.gateway.conftest import MODEL, Running, prepared, serve, user
 from tests.gateway.upstream import ScriptedUpstream, reply
+from tests.proxy.backends import Sqlite
 
 ANSWER = {"role": "assistant", "content": "hello"}
 
@@ -62,6 +63,21 @@ async def test_a_turn_that_follows_at_once_goes_on_in_its_trajectory(running: Ru
     assert [call["step"] for call in calls] == list(range(1, 9))
     assert running.reader.verify("northwind", calls[0]["trajectory_id"]) == []
     assert await metric(running, "store_journaled_total") == 8
+
+
+async def test_a_turn_that_follows_at_once_waits_for_a_slow_log(running: Running) -> None:
+    headers = {"x-evoplane-session-id": "s"}
+    first = await running.chat([user("hi")], headers=headers)
+    await stored(running, first)
+    said = [user("hi"), ANSWER, user("more")]
+    with Sqlite(running.settings.store_dir).locked("northwind"):
+        second = await running.chat(said, headers=headers)
+        following = asyncio.create_task(running.chat([*said, ANSWER, user("and more")], headers=headers))
+        await asyncio.sleep(1.3)
+        assert not following.done()
+    calls = await stored(running, first, second, await following)
+    assert [call["step"] for call in calls] == [1, 2, 3]
+    assert calls[2]["o"]["messages"]["prefix"] == calls[1]["id"]
 
 
 async def test_what_is_said_about_an_answer_at_once_finds_it(running: Running) -> None:

@@ -103,6 +103,20 @@ async def test_without_work_for_a_moment_the_journal_is_overwritten(store: Proce
     assert left(settings) == []
 
 
+async def test_work_without_a_pause_does_not_keep_what_was_captured_in_the_journal(
+    store: ProcessStore, settings: Settings
+) -> None:
+    await store.keep("a", [call("e1")]).placed
+    store.expecting = lambda: 9  # so that nothing more is journaled, and nothing fills it
+    number = 0
+    async with asyncio.timeout(5):
+        while any(any(path.read_bytes()) for path in left(settings)):
+            number += 1
+            await store.append("a", [call(f"more{number}")])
+            await asyncio.sleep(0.02)
+    assert number > 5
+
+
 @pytest.mark.parametrize(
     "policy",
     [{"redaction": "strict"}, {"seal": False}, {"on_failure": "block"}, {"reasoning": "drop"}],
@@ -515,6 +529,63 @@ def test_a_log_that_is_away_while_entries_are_placed_is_no_process_that_died(
             writer(settings, governance).close()
     writer(settings, governance).close()
     assert ids(reader) == ["e0", "e1"]
+    assert left(settings) == []
+
+
+def test_a_log_that_is_broken_keeps_only_its_own_tenants_entries_waiting_and_takes_them_once(
+    settings: Settings, governance: Governance, reader: StoreReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = writer(settings, governance)
+    for tenant in ("a", "b"):
+        put(log, CONTEXT, opened(f"{tenant}1"), call("e0", trajectory=f"{tenant}1"), tenant=tenant)
+    for number in range(1, 6):
+        assert log.journal("a", job(call(f"e{number}", trajectory="a1")))
+    assert log.journal("b", job(call("e1", trajectory="b1"), tenant="b"))
+    die(log)
+    file = settings.store_dir / "a.sqlite"
+    whole = file.read_bytes()
+    for each in settings.store_dir.glob("a.sqlite*"):
+        each.unlink()
+    file.write_bytes(b"\xff" * 5000)
+    spooled = set[int]()
+    for _ in range(5):
+        log = writer(settings, governance)
+        log.erase_key("b", "b1")
+        log.close()
+        spooled.add(sum(path.stat().st_size for path in settings.store_dir.glob("spool/*/a/*.jsonl")))
+    assert len(spooled) == 1
+    assert left(settings) == []
+    assert "died over" not in caplog.text
+    assert ids(reader, "b1", "b") == ["e0", "e1"]
+    file.write_bytes(whole)
+    writer(settings, governance).close()
+    assert ids(reader, "a1") == [f"e{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("why", ["nothing takes them", "the key is missing"])
+def test_entries_that_have_to_wait_are_tried_for_ever_and_the_others_are_gone(
+    settings: Settings, governance: Governance, reader: StoreReader, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    log = writer(settings, governance)
+    for tenant in ("a", "b"):
+        put(log, CONTEXT, opened(f"{tenant}1"), tenant=tenant)
+        for number in range(2):
+            assert log.journal(tenant, job(call(f"e{number}", trajectory=f"{tenant}1"), tenant=tenant))
+    die(log)
+    (path,) = left(settings)
+    if why == "the key is missing":
+        for _ in range(4):
+            writer(settings, Governance(tenant_keys={"b": governance.tenant_keys["b"]})).close()
+    else:
+        with Sqlite(settings.store_dir).locked(), monkeypatch.context() as patched:
+            patched.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.02)
+            patched.setattr(Spool, "append", full)
+            for _ in range(4):
+                writer(settings, governance).close()
+    assert {head.tenant for head in heads(path.read_bytes())} == {"a"}
+    assert ids(reader, "b1", "b") == ["e0", "e1"]
+    writer(settings, governance).close()
+    assert ids(reader, "a1") == ["e0", "e1"]
     assert left(settings) == []
 
 

@@ -145,7 +145,7 @@ class Noting:
 
     def settle(self) -> None: ...
 
-    journal_full = journal_waits = False
+    journal_due = journal_waits = False
 
     def in_trouble(self) -> dict[str, Any]:
         return {}
