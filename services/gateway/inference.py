@@ -20,7 +20,7 @@ from services.gateway.asgi import JSON, ClientGone, Request, Send, header_value,
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.gateway.names import foreign
-from services.gateway.preparing import Prepared, begun, confirmed_before, prepare
+from services.gateway.preparing import Prepared, begun, claimed, confirmed_before, prepare
 from services.gateway.recall import recall
 from services.gateway.relay import StreamRelay
 from services.gateway.upstream import forwarded, passed_on
@@ -49,10 +49,11 @@ async def infer(gateway: Gateway, request: Request, send: Send, dialect: Dialect
             await gateway.caught_up(key)
         await recall(gateway, key, before)
     exchange = await begun(gateway, key, dialect, parsed, len(raw))
+    said = claimed(request, parsed)
     if gateway.unconfirmed.any(key):
-        await confirmed_before(gateway, request, key, exchange, parsed)
+        await confirmed_before(gateway, key, exchange, parsed, said)
     unknown = await foreign(gateway, key, dialect, parsed)
-    prepared = prepare(gateway, request, key, exchange, parsed, raw, unknown)
+    prepared = prepare(gateway, request, key, exchange, parsed, raw, said, unknown)
     call = Call(gateway, request, send, prepared)
     try:
         await call.run(forwarded(request.text_headers))

@@ -62,11 +62,9 @@ async def begun(gateway: Gateway, key: Key, dialect: Dialect, parsed: Any, size:
     return exchange
 
 
-async def confirmed_before(
-    gateway: Gateway, request: Request, key: Key, exchange: Exchange, parsed: dict[str, Any]
-) -> None:
+async def confirmed_before(gateway: Gateway, key: Key, exchange: Exchange, parsed: dict[str, Any], said: Claim) -> None:
     """What the request goes on from is in the log, or it goes on from nothing that was just answered."""
-    said, sessions = claimed(request, parsed), gateway.sessions
+    sessions = gateway.sessions
     above = sessions.by_id(key, said.parent_session_id) if said.parent_session_id else None
     own = sessions.known(key, said, exchange.prints, exchange.body, exchange.dialect.continues(parsed))
     asked = {NOTHING_SAID, *exchange.prints.meanings[:-1]}
@@ -90,16 +88,17 @@ def prepare(
     exchange: Exchange,
     parsed: dict[str, Any],
     raw: bytes,
+    said: Claim,
     unknown: str | None,
 ) -> Prepared:
     """The exchange bound to its session and version, and the bytes for the upstream.
 
-    `unknown` is what the request names and its tenant was never told: only the tenant's own provider sees that.
+    `said` is what the request says of its session. `unknown` is what it names and its tenant was never told: only the
+    tenant's own provider sees that.
     """
     dialect, model = exchange.dialect, parsed["model"]
     exchange.retried = (request.header(b"x-stainless-retry-count") or "0") != "0"
     pinned = _pinned(request, key)
-    said = claimed(request, parsed)
     if pinned and said.session_id is None:
         # a probe of one version must not go on where another version's answer happened to be the same
         said = Claim(new_id("se"))
