@@ -280,8 +280,9 @@ def test_what_was_prepared_and_is_clean_is_not_searched_again(monkeypatch: pytes
     ready = ruler.prepare("a", first)
     assert ready is not None
     assert searched.count(asked) == 1
-    protected = ruler.protect("a", [*first, call("e1", text="thanks")], ready)
-    assert protected == governor().protect("a", [*first, call("e1", text="thanks")])
+    whole = [*first, call("e1", text="thanks")]
+    protected = ruler.protect("a", whole, ready)
+    assert protected == governor().protect("a", whole)
     assert searched.count(asked) == 2  # by the other one
 
 
