@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import logging
 import signal
@@ -31,7 +32,19 @@ _SWITCH_S = 0.002
 interpreter's 5 ms for it (`evoplane bench gateway`, p99 at c=1); large requests are read on threads, too."""
 
 
+_USAGE = """\
+example:
+  EVOPLANE_CONFIG=my/evoplane.toml EVOPLANE_GATEWAY__PORT=9000 python -m services.gateway
+"""
+
+
 def main() -> None:
+    argparse.ArgumentParser(
+        prog="python -m services.gateway",
+        description="The gateway alone, until told to stop. It takes no arguments: see `[gateway]` in evoplane.toml.",
+        epilog=_USAGE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # uvicorn, which listens for it later, raises the signal that stopped it again when it is done: a stop that was
     # asked for is no failure, neither then nor now
