@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -220,12 +221,21 @@ def _fill(connection: Any) -> dict[str, str]:
     return secrets
 
 
-@pytest.fixture
-async def running(tmp_path: Path, upstream: ScriptedUpstream, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
-    settings, connection, secrets = prepared(tmp_path, upstream.port, **getattr(request, "param", {}))
+@asynccontextmanager
+async def gateway(
+    settings: Settings, upstream: ScriptedUpstream, connection: Any, secrets: dict[str, str]
+) -> AsyncIterator[Running]:
+    """A gateway as `prepared` has prepared it, until the block ends."""
     url, *server = await serve(settings)
     async with aiohttp.ClientSession() as http:
         running = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, server)
         yield running
     await running.stop()
     connection.close()
+
+
+@pytest.fixture
+async def running(tmp_path: Path, upstream: ScriptedUpstream, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+    settings, connection, secrets = prepared(tmp_path, upstream.port, **getattr(request, "param", {}))
+    async with gateway(settings, upstream, connection, secrets) as running:
+        yield running

@@ -16,7 +16,7 @@ import pytest
 
 from evoplane.settings import Store
 from services.proxy.store import StoreReader
-from tests.gateway.conftest import MODEL, Running, prepared, serve, user
+from tests.gateway.conftest import MODEL, Running, gateway, prepared, serve, user
 from tests.gateway.upstream import ScriptedUpstream, reply
 from tests.proxy.backends import Sqlite
 
@@ -27,12 +27,8 @@ ANSWER = {"role": "assistant", "content": "hello"}
 async def running(tmp_path: Path, upstream: ScriptedUpstream) -> AsyncIterator[Running]:
     plain, connection, secrets = prepared(tmp_path, upstream.port)
     settings = plain.model_copy(update={"store": Store(writer="process")})
-    url, *server = await serve(settings)
-    async with aiohttp.ClientSession() as http:
-        running = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, server)
+    async with gateway(settings, upstream, connection, secrets) as running:
         yield running
-    await running.stop()
-    connection.close()
 
 
 async def stored(running: Running, *answers: aiohttp.ClientResponse) -> list[dict[str, Any]]:

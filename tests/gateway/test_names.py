@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 
 from services.proxy.dialects import CHAT, MESSAGES, RESPONSES
 from services.proxy.reader import StoreReader
-from tests.gateway.conftest import Running, ScriptedUpstream, prepared, serve
+from tests.gateway.conftest import Running, ScriptedUpstream, gateway, prepared
 from tests.gateway.upstream import reply
 
 ANSWER = {
@@ -110,12 +109,8 @@ async def owned(tmp_path: Path, upstream: ScriptedUpstream) -> AsyncIterator[Run
     settings, connection, secrets = prepared(tmp_path, upstream.port)
     vendor = settings.upstreams["vendor"]
     settings.upstreams["vendor"] = vendor.model_copy(update={"tenant": "northwind"})
-    url, *server = await serve(settings)
-    async with aiohttp.ClientSession() as http:
-        running = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, server)
+    async with gateway(settings, upstream, connection, secrets) as running:
         yield running
-    await running.stop()
-    connection.close()
 
 
 async def test_a_tenants_own_provider_serves_it_alone_and_whatever_it_names(owned: Running) -> None:

@@ -19,9 +19,8 @@ from registry import pointers
 from services.proxy.dialects.messages import to_anthropic
 from services.proxy.dialects.responses import to_items
 from services.proxy.sse import EventSplitter
-from services.proxy.store import StoreReader
 from tests.captures import captures, needs_captures
-from tests.gateway.conftest import MODEL, Running, prepared, serve
+from tests.gateway.conftest import MODEL, Running, gateway, prepared
 from tests.gateway.test_dialects import whole_form
 from tests.gateway.upstream import ScriptedUpstream, call, frame, recorded, reply, say, stream
 
@@ -52,12 +51,8 @@ async def translating(tmp_path: Path, upstream: ScriptedUpstream) -> AsyncIterat
     given["upstreams"] |= {"local": only_chat, "plain": silent}
     given["worker"]["translate"] = BOTH
     settings = Settings.model_validate(given)
-    url, *server = await serve(settings)
-    async with aiohttp.ClientSession() as http:
-        running = Running(url, settings, upstream, http, secrets, StoreReader(settings.store_dir), connection, server)
+    async with gateway(settings, upstream, connection, secrets) as running:
         yield running
-    await running.stop()
-    connection.close()
 
 
 @pytest.mark.parametrize(("path", "field"), CASES)
