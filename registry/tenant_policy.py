@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from registry import audit
 from registry.control import now, transaction
-from registry.tenants import RegistryError
+from registry.tenants import RegistryError, require_tenant
 
 Action = Literal["pseudonym", "mask", "drop", "keep"]
 """`pseudonym`: a stable name, original sealed; `mask`: gone for good; `drop`: with its whole field; `keep`: as is."""
@@ -164,8 +164,7 @@ def put(connection: sqlite3.Connection, tenant: str, policy: TenantPolicy, actor
     """Set a tenant's policy; gateways follow within a second. What was stored before stays as it was."""
     body = msgspec.json.encode(policy)
     with transaction(connection):
-        if connection.execute("SELECT 1 FROM tenants WHERE id=?", (tenant,)).fetchone() is None:
-            raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
+        require_tenant(connection, tenant)
         connection.execute(
             "INSERT INTO tenant_policies VALUES (?,?,?)"
             " ON CONFLICT (tenant) DO UPDATE SET body=excluded.body, changed_at=excluded.changed_at",

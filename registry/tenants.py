@@ -96,12 +96,17 @@ def create_agent(
     return agent
 
 
+def require_tenant(connection: sqlite3.Connection, tenant: str) -> None:
+    """Raises `RegistryError` for one that does not exist."""
+    if connection.execute("SELECT 1 FROM tenants WHERE id=?", (tenant,)).fetchone() is None:
+        raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
+
+
 def create_key(
     connection: sqlite3.Connection, tenant: str, agent: str, purpose: Purpose = "serve", owner: str = ""
 ) -> tuple[Key, str]:
     """Make a key; the secret is returned once and only its SHA-256 is kept."""
-    if tenant not in {t.id for t in list_tenants(connection)}:
-        raise RegistryError(f"no tenant {tenant!r}: create it with `evoplane tenant create {tenant}`")
+    require_tenant(connection, tenant)
     get_agent(connection, agent)
     if purpose not in SCOPES_BY_PURPOSE:
         raise RegistryError(f"purpose must be one of {', '.join(SCOPES_BY_PURPOSE)}, not {purpose!r}")

@@ -15,7 +15,7 @@ import typer
 from evoplane.cli.identity import tenant_app
 from evoplane.cli.output import Json, show
 from evoplane.settings import settings
-from registry import control, grants, keyring, policies, roles, tenant_policy
+from registry import control, grants, keyring, policies, roles, tenant_policy, tenants
 from registry.tenants import RegistryError
 from services.proxy import retention
 from services.proxy.opening import Opener
@@ -84,7 +84,9 @@ def retain(
     Example: evoplane tenant retain northwind --dry-run
     """
     config = settings()
-    policy = tenant_policy.get(control.connect(config.control_db), tenant)
+    connection = control.connect(config.control_db)
+    tenants.require_tenant(connection, tenant)
+    policy = tenant_policy.get(connection, tenant)
     reader = open_reader(config)
     try:
         done = _with_store(lambda store: retention.retain(store, reader, tenant, policy, dry_run=dry_run))

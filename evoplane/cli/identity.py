@@ -101,7 +101,8 @@ def _require_mlflow(config: Settings) -> None:
         httpx.get(f"{config.mlflow_url}/health", timeout=_MLFLOW_S).raise_for_status()
     except httpx.HTTPError as error:
         raise RegistryError(
-            f"MLflow does not answer at {config.mlflow_url} ({error}): start the stack with `evoplane up`"
+            f"MLflow does not answer at {config.mlflow_url} ({error}): start the stack with `evoplane up`,"
+            " or it alone with `evoplane up --only mlflow`"
         ) from error
 
 

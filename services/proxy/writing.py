@@ -264,7 +264,10 @@ class LogWriter:
             _log.warning("erasures don't reach what was put aside for a person to look at: %s", path)
         self.on_the_log(tenant, lambda log: log.erase_key(trajectory_id))
         if tenant in self._slot.journal.tenants or self._slots.journaled_elsewhere(tenant, self._slot, _ELSEWHERE_S):
-            raise StoreUnavailable(f"something of {tenant} lies in a journal that can't be cleared now: try again")
+            raise StoreUnavailable(
+                f"something of {tenant} lies in a journal that can't be cleared now: a gateway that runs clears it in a"
+                " second; try again"
+            )
 
     def found(self, tenant: str, trajectories: list[str]) -> dict[str, Found]:
         """What redaction has found in these trajectories so far."""
