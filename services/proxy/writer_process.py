@@ -27,14 +27,7 @@ from services.proxy.engines.base import Misconfigured
 from services.proxy.governor import Governor
 from services.proxy.reader import open_reader
 from services.proxy.tenant_writer import Result
-from services.proxy.writing import (
-    CROWD,
-    GATHER_S,
-    MAX_BATCH,
-    LogWriter,
-    Submission,
-    open_writer,
-)
+from services.proxy.writing import CROWD, GATHER_S, MAX_BATCH, LogWriter, Submission, open_writer
 
 _RECEIVED_AT_ONCE = 2**20
 _MAX_BATCH_BYTES = 2**20

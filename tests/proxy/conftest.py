@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from evoplane.settings import Settings
 from services.proxy.store import EventStore, StoreReader
+from tests.governance.drafting import Governance
 from tests.proxy.backends import Backend, Sqlite, reader_of, store_of
 from tests.proxy.postgres_server import database, postgres_server
 
@@ -46,3 +48,13 @@ def reader(backend: Backend) -> Iterator[StoreReader]:
     opened = reader_of(backend)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.model_validate({"paths": {"var": tmp_path}})
+
+
+@pytest.fixture
+def governance() -> Governance:
+    return Governance()

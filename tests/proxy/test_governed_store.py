@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 from typing import Any
 
@@ -31,18 +30,8 @@ NIGHTFALL = Dictionary(name="project", terms=("nightfall",))
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings.model_validate({"paths": {"var": tmp_path}})
-
-
-@pytest.fixture
 def reader(settings: Settings) -> StoreReader:
     return StoreReader(settings.store_dir)
-
-
-@pytest.fixture
-def governance() -> Governance:
-    return Governance()
 
 
 @pytest.fixture

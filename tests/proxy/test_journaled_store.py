@@ -15,7 +15,6 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-import orjson
 import pytest
 
 from evoplane.settings import Settings
@@ -44,18 +43,8 @@ KEY = "sk-" + "proj-" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4"
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings.model_validate({"paths": {"var": tmp_path}})
-
-
-@pytest.fixture
 def reader(settings: Settings) -> StoreReader:
     return StoreReader(settings.store_dir)
-
-
-@pytest.fixture
-def governance() -> Governance:
-    return Governance()
 
 
 @pytest.fixture
@@ -277,7 +266,7 @@ async def test_a_damaged_journal_is_put_aside_and_the_rest_of_it_is_stored(
     assert left(settings) == []
     assert len(list(path.parent.glob("damaged-*"))) == 1
     assert [r["id"] for r in reader.records("a", "t1")[1:]] == ["e0", "e1", "e2"]
-    assert orjson.dumps(reader.verify("a", "t1")) == b"[]"
+    assert reader.verify("a", "t1") == []
 
 
 # -- the writer itself, where a test can get in its way

@@ -34,8 +34,8 @@ from tests.proxy.drafting import CONTEXT, event, header, signal
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings.model_validate({"paths": {"var": tmp_path}})
+def reader(settings: Settings) -> StoreReader:
+    return StoreReader(settings.store_dir)
 
 
 @pytest.fixture
@@ -44,11 +44,6 @@ async def log(settings: Settings) -> AsyncIterator[ProcessStore]:
     await store.start()
     yield store
     await store.close()
-
-
-@pytest.fixture
-def reader(settings: Settings) -> StoreReader:
-    return StoreReader(settings.store_dir)
 
 
 def writer_of(store: ProcessStore) -> int:
