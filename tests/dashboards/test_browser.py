@@ -6,26 +6,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from dashboards.console.app import create_app
 from registry import approvals, control
+from tests.chromium import chromium, needs_chromium, sign_in
 from tests.dashboards.deployment import Deployment, made
 
-CHROMIUM = Path("/usr/bin/chromium")
 PAGES = ("/agents/support", "/agents/support/trajectories", "/agents/support/versions/2",
          "/trajectories/acme/tr_acme_1", "/events/ev_acme_1/why", "/approvals")  # fmt: skip
 
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed: `make browser`"),
-]
+pytestmark = [pytest.mark.stack, needs_chromium]
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +42,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Depl
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+    with chromium() as running:
         yield running
-        running.close()
 
 
 def visit(browser: Any, served: tuple[str, Deployment], scheme: str, owner: str = "dana") -> Page:
     url, deployment = served
     page: Page = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}).new_page()
-    page.goto(f"{url}/login")
-    page.wait_for_function("document.activeElement instanceof HTMLInputElement")  # it may get the focus a moment later
-    page.keyboard.type(deployment.keys[owner])
-    page.keyboard.press("Enter")
+    sign_in(page, url, deployment.keys[owner])
     page.wait_for_url(f"{url}/agents/support")
     return page
 

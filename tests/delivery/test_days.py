@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from registry import audit, tenants, tracking
+from tests.chromium import CHROMIUM, chromium, sign_in
 from tests.delivery.deployment import COMPILER, Deployment, wait_for
 
 pytestmark = [
@@ -25,7 +26,6 @@ pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="the clock that is loaded before libc needs a C compiler"),
 ]
 
-CHROMIUM = Path("/usr/bin/chromium")
 AGENTS = ("support", "shop", "till", "office", "desk")
 """Approved in MLflow; by three ways at once; rejected; approved in the console; never by the second approver."""
 THURSDAY, WEDNESDAY = 3, 9
@@ -97,14 +97,10 @@ def test_on_thursday_after_a_restart_of_everything_they_wait_on(thursday: Deploy
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    if not CHROMIUM.exists():
+    if CHROMIUM is None:
         pytest.skip("Chromium is not installed: `make browser`")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as running:
         yield running
-        running.close()
 
 
 def test_a_tag_set_on_mlflow_s_page_promotes_the_version_once(thursday: Deployment, browser: Any) -> None:
@@ -139,9 +135,7 @@ def test_a_tag_set_on_mlflow_s_page_promotes_the_version_once(thursday: Deployme
 def test_the_console_s_button_promotes_the_version_once(thursday: Deployment, browser: Any) -> None:
     assert thursday.decide("office", "approve", "dana").returncode == 0
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(f"{thursday.config.console_url}/login")
-    page.keyboard.type(thursday.operators["office"])
-    page.keyboard.press("Enter")
+    sign_in(page, thursday.config.console_url, thursday.operators["office"])
     page.click(".ask a")
     page.fill("#reason", "reads well")
     page.click("button.yes")

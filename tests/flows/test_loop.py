@@ -33,7 +33,7 @@ def test_users_corrections_become_an_approved_version(world: World):
     with pytest.raises(Exception, match="may not decide"):
         approvals.decide(world.connection, approval.id, "approved", "mallory", "cli")
     decided, _ = approvals.decide(world.connection, approval.id, "approved", "dana", "cli", "clear")
-    assert prefect_runs.resume_approval(world.config, decided)["status"] == "ACCEPT"
+    prefect_runs.resume_approval(world.config, decided)  # unless the flows, which look too, were first
     wait_for(lambda: world.route().champion == "2", "the promotion", 120, world.runs)
     world.serve_until(lambda: world.outcome("2"), "the watch to end")
     assert world.outcome("2") == "Promoted"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -20,11 +19,11 @@ from evoplane.settings import Settings
 from examples.support.scenario import TENANTS
 from registry import approvals, audit, pointers, prefect_runs, tenants, tracking
 from services.proxy.store import StoreReader, open_reader
+from tests.chromium import chromium, needs_chromium
 from tests.loop.conftest import AGENT, APPROVER
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-CHROMIUM = shutil.which("chromium")
 _FORM_ATTEMPTS = 5
 
 
@@ -102,25 +101,21 @@ def test_the_console_shows_the_agent_to_an_operator(
     assert watching.status_code == 200 and "Version 1" in watching.text
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (make browser)")
+@needs_chromium
 def test_a_person_approves_in_prefects_form_and_the_version_serves(
     config: Settings, connection: sqlite3.Connection, asked: approvals.Approval, pictures: Path
 ) -> None:
-    from playwright.sync_api import sync_playwright
-
     wait_for(
         "the run to suspend",
         lambda: prefect_runs.read_run(config, str(asked.flow_run_id))["state_type"] == "PAUSED",
     )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         for _ in range(_FORM_ATTEMPTS):
             _fill_in_form(page, config, asked, pictures)
             if _left_suspension(config, asked):
                 break
         wait_for("promotion", lambda: pointers.read_route(connection, AGENT).champion == asked.version)
-        browser.close()
     decided = approvals.get(connection, asked.id)
     assert (decided.status, decided.decided_by, decided.channel) == ("approved", APPROVER, "prefect-ui")
 
@@ -170,16 +165,13 @@ def test_nobody_altered_the_record(config: Settings, promoted: str) -> None:
     assert answer["events"] > 80
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (make browser)")
+@needs_chromium
 def test_the_pages_people_watch_show_it(config: Settings, promoted: str, pictures: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
     prefect = f"http://127.0.0.1:{config.prefect.port}"
     runs = {run["name"]: run["id"] for run in prefect_runs.recent_runs(config, limit=50)}
     evolved = next(id for name, id in runs.items() if name.startswith(f"evolve {AGENT}"))
     projects = httpx.get(f"{config.evidently_url}/api/projects").json()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1500, "height": 950})
 
         def picture(name: str, *texts: str) -> None:
@@ -201,7 +193,6 @@ def test_the_pages_people_watch_show_it(config: Settings, promoted: str, picture
         picture("mlflow-version", "champion", "approver", APPROVER, "snapshot")
         page.goto(f"{config.evidently_url}/projects/{projects[0]['id']}")
         picture("evidently", f"{AGENT}: drifted columns at each look", "success: p-value")
-        browser.close()
 
 
 def _fill_in_form(page: Any, config: Settings, asked: approvals.Approval, pictures: Path) -> None:
