@@ -26,7 +26,7 @@ from evaluators.replay.engine import Engine, replay_all
 from evaluators.replay.factory import Judge, Made, Sampled, group, imitation, preferences, rejection_sampled
 from evaluators.replay.judging import Judgement, judge
 from evaluators.replay.recording import Recording
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows.answering import Answerer, teacher
 from flows.replaying import environments, recordings_of
 from registry import control, pointers
@@ -155,4 +155,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ending_when_wrong():
+        sys.exit(main())

@@ -25,7 +25,7 @@ import psutil
 
 from dashboards.reading import CaseReader
 from evaluators import diagnosis
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows import candidates, evolution, locks, pages, policies, recipes, training
 from flows.interventions import Proposal
 from registry import control, pointers
@@ -166,4 +166,5 @@ def _unload(config: Settings, name: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    with ending_when_wrong():
+        raise SystemExit(main())

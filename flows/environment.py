@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 
 
 def apply(config: Settings) -> None:
@@ -32,4 +32,5 @@ def apply(config: Settings) -> None:
         os.environ.setdefault(name, value)
 
 
-apply(settings())
+with ending_when_wrong():
+    apply(settings())

@@ -26,7 +26,7 @@ from evaluators.judges.feedback import ruling_signals, source
 from evaluators.judges.judging import Ask, judge, shown
 from evaluators.judges.verdicts import Verdict
 from evaluators.rewards.posting import post
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows import environment  # noqa: F401  (before prefect)
 from registry import control, pointers, tenants
 
@@ -134,4 +134,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_when_wrong():
+        main()

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from evaluators.rewards import rule_of
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows import tenancy, training
 from flows.collector import Collector, Group, Plan
 from flows.policies import candidate_name
@@ -294,4 +294,5 @@ def _held_out(config: Settings) -> Callable[[str], bool]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ending_when_wrong():
+        sys.exit(main())

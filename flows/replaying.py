@@ -28,7 +28,7 @@ from evaluators.replay.engine import Engine
 from evaluators.replay.recording import Recording, from_records
 from evaluators.replay.safety import forbidden_calls, on_cases
 from evaluators.replay.tape import READS, Recorded
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows.answering import Answerer, answer_repeatedly
 from registry import control, pointers, tenants
 from registry.manifest import Manifest
@@ -234,4 +234,5 @@ def _say(line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ending_when_wrong():
+        sys.exit(main())

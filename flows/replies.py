@@ -14,7 +14,7 @@ from dashboards.reading import read_replies
 from evaluators.next_state.classifier import Embed, in_use
 from evaluators.next_state.feedback import reply_signals
 from evaluators.rewards.posting import post
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows import environment  # noqa: F401  (before prefect)
 from flows.judging import feedback_key
 from registry import control, pointers
@@ -82,4 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_when_wrong():
+        main()

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import httpx
 
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows import automations, awaiting, deliveries, environment  # noqa: F401  (before prefect)
 from flows.deliver import deliver, take_out
 from flows.evolve import evolve
@@ -237,4 +237,5 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with ending_when_wrong():
+        sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators import quality
-from evoplane.settings import Settings, settings
+from evoplane.settings import Settings, ending_when_wrong, settings
 from flows import recipes, snapshot, tenancy, training
 from flows.training import Kind, Trained, TrainingFailed, TrainingSet
 from registry import control, tenants, tracking
@@ -222,4 +222,5 @@ def _may_aggregate(config: Settings, name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ending_when_wrong():
+        sys.exit(main())

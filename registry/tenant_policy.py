@@ -160,17 +160,24 @@ def parse(text: str) -> TenantPolicy:
     return policy
 
 
-def put(connection: sqlite3.Connection, tenant: str, policy: TenantPolicy, actor: str) -> None:
-    """Set a tenant's policy; gateways follow within a second. What was stored before stays as it was."""
+def put(connection: sqlite3.Connection, tenant: str, policy: TenantPolicy, actor: str) -> TenantPolicy:
+    """Set a tenant's policy and give the one before it; gateways follow within a second. What was stored stays."""
     body = msgspec.json.encode(policy)
     with transaction(connection):
         require_tenant(connection, tenant)
+        before = get(connection, tenant)
         connection.execute(
             "INSERT INTO tenant_policies VALUES (?,?,?)"
             " ON CONFLICT (tenant) DO UPDATE SET body=excluded.body, changed_at=excluded.changed_at",
             (tenant, body, now()),
         )
         audit.append(connection, actor, "tenant.policy", tenant, msgspec.json.decode(body))
+    return before
+
+
+def changes(before: TenantPolicy, after: TenantPolicy) -> list[str]:
+    """The fields in which two policies differ."""
+    return [name for name in TenantPolicy.__struct_fields__ if getattr(before, name) != getattr(after, name)]
 
 
 def get(connection: sqlite3.Connection, tenant: str) -> TenantPolicy:

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from evoplane.cli.identity import tenant_app
-from evoplane.cli.output import Json, show
+from evoplane.cli.output import Json, out, readable, show
 from evoplane.settings import settings
 from registry import control, grants, keyring, policies, roles, tenant_policy, tenants
 from registry.tenants import RegistryError
@@ -38,7 +38,13 @@ def show_policy(tenant: Tenant, json: Json = False) -> None:
     Example: evoplane tenant policy show northwind --json
     """
     policy = tenant_policy.get(control.connect(settings().control_db), tenant)
-    show({name: msgspec.to_builtins(getattr(policy, name)) for name in policy.__struct_fields__}, json)
+    told = {name: msgspec.to_builtins(getattr(policy, name)) for name in policy.__struct_fields__}
+    told["reasoning"] = policy.hides_reasoning  # unset, it is what the level says
+    unset = [name for name in told if getattr(policy, name) == getattr(tenant_policy.DEFAULT, name)]
+    if json:
+        show({**told, "defaults": unset}, json)
+    else:
+        show({name: f"{readable(value)} (default)" if name in unset else value for name, value in told.items()}, json)
 
 
 @policy_app.command("set")
@@ -47,14 +53,24 @@ def set_policy(
     file: Annotated[Path, typer.Argument(help="TOML; see docs/governance.md.")],
     json: Json = False,
 ) -> None:
-    """Set a tenant's policy from a TOML file. Gateways follow within a second; what is stored stays as it is.
+    """Set a tenant's policy from a TOML file, and say what that changes.
+
+    Gateways follow within a second; what is stored stays as it is.
 
     Example: evoplane tenant policy set northwind policy.toml
     """
     policy = tenant_policy.parse(file.read_text())
     catalogue.check(policy)
-    tenant_policy.put(control.connect(settings().control_db), tenant, policy, getpass.getuser())
-    show({"tenant": tenant, "policy": policy.name}, json)
+    before = tenant_policy.put(control.connect(settings().control_db), tenant, policy, getpass.getuser())
+    changed = {
+        name: {"old": msgspec.to_builtins(getattr(before, name)), "new": msgspec.to_builtins(getattr(policy, name))}
+        for name in tenant_policy.changes(before, policy)
+    }
+    show({"tenant": tenant, "policy": policy.name, **({"changed": changed} if json else {})}, json)
+    if not json:
+        show({name: f"{readable(each['old'])} -> {readable(each['new'])}" for name, each in changed.items()}, json)
+        if not changed:
+            out.print("nothing changed: this is its policy already", style="dim")
 
 
 @tenant_app.command("rotate-key")
@@ -81,6 +97,8 @@ def retain(
 ) -> None:
     """Erase what is sealed in trajectories past their retention, now; gateways do it once an hour.
 
+    What is still open waits for its end: how many do, and when they go, is told.
+
     Example: evoplane tenant retain northwind --dry-run
     """
     config = settings()
@@ -92,7 +110,12 @@ def retain(
         done = _with_store(lambda store: retention.retain(store, reader, tenant, policy, dry_run=dry_run))
     finally:
         reader.close()
-    show({"tenant": tenant, "erased": done.erased, "held": done.held, "dry_run": dry_run}, json)
+    waits = (
+        f"{len(done.open)} past their time wait for their end: a running gateway closes what had no record for "
+        f"{config.gateway.session_idle_s:g} s (gateway.session_idle_s), and erases it within an hour of that"
+    )
+    said = {"erased": done.erased, "held": done.held, "open": done.open, "open_until": waits if done.open else None}
+    show({"tenant": tenant, **said, "dry_run": dry_run}, json)
 
 
 @tenant_app.command("withdraw")

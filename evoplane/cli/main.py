@@ -34,7 +34,7 @@ def version() -> None:
 
 
 def main() -> None:
-    """Entry point: known failures become one line and exit status 1."""
+    """Entry point: known failures become one line and exit status 1; 2 when the configuration is wrong."""
     try:
         app()
     except Exception as error:
@@ -42,8 +42,14 @@ def main() -> None:
             raise
         if "--json" in sys.argv:
             print_json({"error": str(error)})
-        err.print(f"error: {error}", style="red", highlight=False)
-        sys.exit(1)
+        err.print(f"error: {error}", style="red", highlight=False, markup=False)
+        sys.exit(_status(error))
+
+
+def _status(error: Exception) -> int:
+    from evoplane.settings import WRONG_SETTINGS, SettingsError
+
+    return WRONG_SETTINGS if isinstance(error, SettingsError) else 1
 
 
 def _known() -> tuple[type[Exception], ...]:

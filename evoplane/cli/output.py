@@ -53,7 +53,7 @@ def show(value: Any, as_json: bool) -> None:
         from rich.markup import escape
 
         for key, item in value.items():
-            out.print(f"[bold]{key}[/bold]  {escape(_text(item))}", highlight=False)
+            out.print(f"[bold]{key}[/bold]  {escape(readable(item))}", highlight=False)
     else:
         _table(value)
 
@@ -116,18 +116,19 @@ def _longest_word(texts: Sequence[str]) -> int:
 
 def _cell(value: Any) -> str:
     """A time is told to the second."""
-    text = _text(value)
-    time = _TIME.fullmatch(text)
-    return f"{time[1]} {time[2]}" if time else text
+    told = readable(value)
+    time = _TIME.fullmatch(told)
+    return f"{time[1]} {time[2]}" if time else told
 
 
-def _text(value: Any) -> str:
+def readable(value: Any) -> str:
+    """A value as people read it."""
     if value is None:
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "-"
+        return ", ".join(map(readable, value)) or "-"
     if isinstance(value, Mapping):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)

@@ -34,18 +34,23 @@ Agent = Annotated[str | None, typer.Option(help="Only this agent's.")]
 def list_trajectories(
     tenant: Tenant = None,
     agent: Agent = None,
-    limit: Annotated[int, typer.Option(help="Newest so many per tenant.")] = 20,
+    limit: Annotated[int, typer.Option(help="Newest so many per tenant.", min=1)] = 20,
     json: Json = False,
 ) -> None:
-    """List trajectories, newest first.
+    """List trajectories, newest first; standard error says where there are more.
 
     Example: evoplane trajectories list --tenant northwind --limit 5
     """
     reader = _reader()
-    rows = [row._asdict() for t in _tenants(reader, tenant) for row in reader.trajectories(t, agent=agent, limit=limit)]
+    found = {t: reader.trajectories(t, agent=agent, limit=limit + 1) for t in _tenants(reader, tenant)}
+    rows = [row._asdict() for own in found.values() for row in own[:limit]]
     if agent is not None and not rows:  # work that was imported has no need of an agent that serves
         tenants.get_agent(control.connect(settings().control_db), agent)
     show(sorted(rows, key=lambda r: str(r["last_at"]), reverse=True), json)
+    if more := [t for t, own in found.items() if len(own) > limit]:
+        err.print(
+            f"{limit} of {', '.join(more)} shown, there are more: --limit {10 * limit}", highlight=False, markup=False
+        )
 
 
 @app.command("show")

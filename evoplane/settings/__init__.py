@@ -7,7 +7,14 @@ database, and the one secret a deployment needs comes from the environment.
 from evoplane.settings.deployment import Settings
 from evoplane.settings.loop import AlertEvent, AlertHook, Alerts, Delivery, Evolve, Monitor, Replay, Surfaces
 from evoplane.settings.processes import Console, Evidently, Mlflow, Model, Otlp, Paths, Prefect, Worker
-from evoplane.settings.reading import SettingsError, is_secret, read_settings, settings
+from evoplane.settings.reading import (
+    WRONG_SETTINGS,
+    SettingsError,
+    ending_when_wrong,
+    is_secret,
+    read_settings,
+    settings,
+)
 from evoplane.settings.signals import (
     Harvest,
     Judge,
@@ -21,6 +28,7 @@ from evoplane.settings.signals import (
 from evoplane.settings.traffic import A2aAgent, Gateway, McpServer, Price, Store, Translated, UpstreamSettings
 
 __all__ = [
+    "WRONG_SETTINGS",
     "A2aAgent",
     "AlertEvent",
     "AlertHook",
@@ -54,6 +62,7 @@ __all__ = [
     "WebhookRule",
     "WebhookSource",
     "Worker",
+    "ending_when_wrong",
     "is_secret",
     "read_settings",
     "settings",

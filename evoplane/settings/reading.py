@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import sys
 import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from evoplane.settings.deployment import Settings
 
@@ -17,6 +22,9 @@ from evoplane.settings.deployment import Settings
 class SettingsError(Exception):
     """The configuration is wrong; the message names the key and where it came from."""
 
+
+WRONG_SETTINGS = 2
+"""Exit status of a process whose configuration is wrong; that of wrong arguments, too."""
 
 _ENV_PREFIX = "EVOPLANE_"
 _ENV_CONFIG = "EVOPLANE_CONFIG"
@@ -28,18 +36,36 @@ def read_settings(file: Path | None = None, environ: dict[str, str] | None = Non
     path = file or Path(env.get(_ENV_CONFIG, "evoplane.toml"))
     try:
         data: dict[str, Any] = tomllib.loads(path.read_text()) if path.exists() else {}
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"{path} can't be read: {error.strerror}") from error
     _refuse_secrets(path, data)
+    variables: dict[tuple[int | str, ...], str] = {}
     for name, value in env.items():
         if name.startswith(_ENV_PREFIX) and "__" in name:
             section, _, key = name.removeprefix(_ENV_PREFIX).lower().partition("__")
-            data.setdefault(section, {})[key] = _parse(value)
+            if isinstance(data.setdefault(section, {}), dict):  # else the file is wrong, as is said below
+                data[section][key] = _parse(value)
+                variables[section, key] = name
     try:
         return Settings.model_validate(data)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise SettingsError(f"wrong settings ({path} and EVOPLANE_…): " + "; ".join(lines)) from error
+        wrong: dict[str, list[str]] = {}
+        for each in error.errors():
+            wrong.setdefault(variables.get(each["loc"][:2], str(path)), []).append(_wrong(each))
+        told = "; ".join(f"in {source}: {'; '.join(lines)}" for source, lines in wrong.items())
+        raise SettingsError(f"wrong settings {told}") from error
+
+
+@contextmanager
+def ending_when_wrong() -> Iterator[None]:
+    """For a process's entry: wrong settings inside the block are one line on standard error and `WRONG_SETTINGS`."""
+    try:
+        yield
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(WRONG_SETTINGS)
 
 
 def is_secret(field: FieldInfo) -> bool:
@@ -56,6 +82,32 @@ def _refuse_secrets(path: Path, data: dict[str, Any]) -> None:
                 if key in section.model_fields and is_secret(section.model_fields[key]):
                     variable = f"{_ENV_PREFIX}{name}__{key}".upper()
                     raise SettingsError(f"{path}: {name}.{key} is a secret: set {variable} instead, and delete it here")
+
+
+def _wrong(error: ErrorDetails) -> str:
+    """What is wrong with one key, and what is expected there. Never the value: it may be a secret in a wrong place."""
+    loc = error["loc"]
+    name = ".".join(map(str, loc))
+    if error["type"] == "extra_forbidden":
+        known = _keys_of(loc[:-1])
+        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        return f"{name} is not known " + (f"(did you mean {close[0]}?)" if close else f"(there are {', '.join(known)})")
+    if error["type"] == "missing":
+        return f"{name} is missing"
+    if error["type"] in ("model_type", "dict_type"):
+        return f"{name} must be a section, [{name}]"
+    return f"{name}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _keys_of(section: Sequence[int | str]) -> list[str]:
+    """The keys that a section, named by its place, may have."""
+    kind: Any = Settings
+    for step in section:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = kind.model_fields[str(step)].annotation
+        else:
+            kind = get_args(kind)[-1]  # a named section, or one of a list
+    return list(kind.model_fields)
 
 
 @lru_cache(maxsize=1)

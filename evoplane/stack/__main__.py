@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from evoplane.settings import settings
+from evoplane.settings import ending_when_wrong, settings
 from evoplane.stack.supervisor import supervise
 
-supervise(settings(), sys.argv[1:] or None)
+with ending_when_wrong():
+    supervise(settings(), sys.argv[1:] or None)

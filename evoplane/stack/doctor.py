@@ -17,7 +17,7 @@ import psutil
 from evoplane.settings import Settings
 from evoplane.stack import state
 from evoplane.stack.components import components
-from registry import control
+from registry import control, presence
 from services.worker.serving.model import is_ready
 
 _EXPECTED = {"prefect": "3.9.", "mlflow": "3.17.", "pandas": "3.0.", "torch": "2.13.", "transformers": "5.24."}
@@ -26,6 +26,9 @@ _MIN_FREE_BYTES = 2 * 2**30
 _FIRST_YEAR = 2026
 """A clock before this is wrong: ids, retention and approvals would be too."""
 _CLOCK_SLACK_S = 120.0
+
+
+_FOR_THE_WORKER = ": the worker needs it, capture alone does not"
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,12 @@ def _vllm(config: Settings) -> Iterator[Finding]:
     python = config.worker.vllm_python
     ask = "import importlib.metadata as m; print(m.version('vllm'))"
     if not python.exists():
-        yield Finding("error", f"no vLLM environment at {python}", "make env")
+        yield Finding(_worker_lacks(config), f"no vLLM environment at {python}{_FOR_THE_WORKER}", "make env")
         return
     done = subprocess.run([str(python), "-c", ask], capture_output=True, text=True)
     if done.returncode:
-        yield Finding("error", f"{python} has no distribution named vllm", "rm -rf .venv-vllm && make env")
+        what = f"{python} has no distribution named vllm{_FOR_THE_WORKER}"
+        yield Finding(_worker_lacks(config), what, "rm -rf .venv-vllm && make env")
     else:
         yield Finding("ok", f"vLLM environment: vllm {done.stdout.strip()}")
 
@@ -73,7 +77,14 @@ def _model(config: Settings) -> Iterator[Finding]:
     if is_ready(config):
         yield Finding("ok", f"model {config.model.name} in {config.model_dir}")
     else:
-        yield Finding("error", f"model {config.model.name} is missing ({config.model_dir})", "make model")
+        what = f"model {config.model.name} is missing ({config.model_dir}){_FOR_THE_WORKER}"
+        yield Finding(_worker_lacks(config), what, "make model")
+
+
+def _worker_lacks(config: Settings) -> Literal["warning", "error"]:
+    """How bad it is that the worker can't work: not very, to a deployment that was last started without it."""
+    known = state.read(config)
+    return "error" if known is not None and any(c.name == "worker" for c in known.components) else "warning"
 
 
 def _secrets(config: Settings) -> Iterator[Finding]:
@@ -148,8 +159,10 @@ def _processes(config: Settings) -> Iterator[Finding]:
     else:
         for component in known.components:
             if component.state != "healthy":
-                yield Finding("error", f"{component.name} is {component.state}: {component.detail}",
-                              f"read {config.logs_dir / component.name}.log")  # fmt: skip
+                # the worker is as healthy as its vLLM, which has a log of its own
+                names = [component.name, *(("vllm",) if component.name == "worker" else ())]
+                logs = " and ".join(f"{config.logs_dir / name}.log" for name in names)
+                yield Finding("error", f"{component.name} is {component.state}: {component.detail}", f"read {logs}")
         yield Finding("ok", f"supervisor runs (pid {known.supervisor_pid})")
 
 
@@ -158,8 +171,11 @@ def _ports(config: Settings) -> Iterator[Finding]:
     if known is not None and known.supervisor() is not None:
         return
     listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    taken = [(s, p) for c in components(config) for s, p in c.ports.items() if p in listening]
+    ours = {config.gateway.port} if config.gateway_url in presence.gateways(config) else set()
+    for port in ours & listening:
+        yield Finding("ok", f"port {port}: this deployment's gateway runs, not started by `evoplane up`")
+    taken = [(s, p) for c in components(config) for s, p in c.ports.items() if p in listening - ours]
     for setting, port in taken:
         yield Finding("error", f"port {port} ({setting}) is taken", f"stop what listens there, or change {setting}")
     if not taken:
-        yield Finding("ok", "all ports are free")
+        yield Finding("ok", "all other ports are free" if ours else "all ports are free")

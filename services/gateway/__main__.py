@@ -10,7 +10,7 @@ import sys
 
 import uvicorn
 
-from evoplane.settings import settings
+from evoplane.settings import ending_when_wrong, settings
 from registry.presence import present
 from services.gateway.app import create_app
 
@@ -49,8 +49,9 @@ def main() -> None:
     # uvicorn, which listens for it later, raises the signal that stopped it again when it is done: a stop that was
     # asked for is no failure, neither then nor now
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    configuration = settings()
-    app = create_app(configuration)
+    with ending_when_wrong():
+        configuration = settings()
+        app = create_app(configuration)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTOR)

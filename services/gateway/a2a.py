@@ -34,6 +34,7 @@ from services.gateway.jsonrpc import (
 )
 from services.gateway.names import unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
+from services.gateway.upstream import called, reason
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
 from services.proxy.a2a_names import listing, named_by, told_by
 from services.proxy.clients import CONTROL
@@ -86,7 +87,7 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
     relay = Relay(request, send, call, id)
     relay.headers = call.headers
     try:
-        await relay.run(opening, gateway.peers.timeout_s)
+        await relay.run(opening, called("agent", name, settings.url), gateway.peers.timeout_s)
     except asyncio.CancelledError:
         gateway.spawn(call.ended("broken", None, "the gateway stopped"))
         raise
@@ -210,14 +211,15 @@ class _Exchange:
 
 async def _card(gateway: Gateway, request: Request, send: Send, agent: str, url: URL, path: str, headers: Any) -> None:
     """The agent's card; unless it is signed, its addresses lead to this gateway."""
+    whom = called("agent", agent, str(url))
     try:
         async with await gateway.peers.open("GET", url.origin().joinpath(*path.split("/")), headers, None) as response:
             body = await response.read()
             status = response.status
     except TimeoutError as error:
-        raise errors.upstream_timeout(gateway.peers.timeout_s) from error
+        raise errors.upstream_timeout(whom, gateway.peers.timeout_s) from error
     except aiohttp.ClientError as error:
-        raise errors.upstream_unreachable(str(error)) from error
+        raise errors.upstream_unreachable(whom, reason(error)) from error
     try:
         card = orjson.loads(body)
     except orjson.JSONDecodeError:

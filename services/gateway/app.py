@@ -139,7 +139,7 @@ def _require(request: Request, method: str) -> None:
 
 async def _models(gateway: Gateway, request: Request, send: Send) -> None:
     key = gateway.authenticate(request, "infer")
-    names = gateway.models(key)
+    names = gateway.listed(key)
     if request.header(b"anthropic-version") is not None:
         data = [{"type": "model", "id": name, "display_name": name, "created_at": _EPOCH} for name in names]
         answer = {"data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}

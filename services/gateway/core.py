@@ -16,14 +16,14 @@ from evoplane.settings import Settings
 from registry import tenant_policy
 from registry.tenants import Key, key_digest
 from services.gateway.asgi import Request
-from services.gateway.errors import forbidden, not_recording, over_budget, unauthorized
+from services.gateway.errors import ApiError, forbidden, not_recording, over_budget, unauthorized, unknown_model
 from services.gateway.harvester import Harvester
 from services.gateway.metrics import Metrics
 from services.gateway.mirror import ask_shadow
 from services.gateway.peers import Peers
 from services.gateway.rl_keys import RlKeys
 from services.gateway.unconfirmed import Unconfirmed
-from services.gateway.upstream import Upstreams
+from services.gateway.upstream import Upstreams, is_pattern
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
 from services.proxy.contexts import ContextBook
@@ -157,6 +157,16 @@ class Gateway:
         agent = self.control.picture.agents.get(key.agent)
         asked = agent.model if agent is not None else self.settings.model.name
         return list(dict.fromkeys([asked, key.agent, self.settings.model.name]))
+
+    def unknown_model(self, key: Key, model: str) -> ApiError:
+        """What this key is told that asked for another model."""
+        names = self.upstreams.names(key.tenant)
+        return unknown_model(model, self.listed(key), [name for name in names if is_pattern(name)])
+
+    def listed(self, key: Key) -> list[str]:
+        """`models`, and those of providers that are named one by one; what a pattern stands for, only they know."""
+        named = [name for name in self.upstreams.names(key.tenant) if not is_pattern(name)]
+        return list(dict.fromkeys([*self.models(key), *named]))
 
     def hash_key(self, tenant: str) -> bytes:
         """The key of a tenant's conversation fingerprints."""

@@ -19,7 +19,7 @@ from services.gateway.boundary import named_session, store_reports
 from services.gateway.core import Gateway
 from services.gateway.names import foreign
 from services.gateway.preparing import asked_model, claimed
-from services.gateway.upstream import Upstream, forwarded, passed_on
+from services.gateway.upstream import Upstream, forwarded, passed_on, reason
 from services.proxy.dialects import MESSAGES
 from services.proxy.reports import Reported
 
@@ -85,11 +85,11 @@ async def relayed(
         async with await upstream.post(path, body, forwarded(request.text_headers)) as response:
             return response.status, await response.read(), passed_on(response)
     except TimeoutError as error:
-        raise errors.upstream_timeout(upstream.timeout_s) from error
+        raise errors.upstream_timeout(upstream.whom, upstream.timeout_s) from error
     except aiohttp.ClientConnectorError as error:
-        raise errors.upstream_unreachable(str(error)) from error
+        raise errors.upstream_unreachable(upstream.whom, reason(error)) from error
     except aiohttp.ClientError as error:
-        raise errors.upstream_broken(str(error) or type(error).__name__) from error
+        raise errors.upstream_broken(upstream.whom, reason(error)) from error
 
 
 def _addressed(gateway: Gateway, key: Key, model: str, parsed: dict[str, Any], raw: bytes) -> tuple[Upstream, bytes]:
@@ -97,8 +97,8 @@ def _addressed(gateway: Gateway, key: Key, model: str, parsed: dict[str, Any], r
     upstream = gateway.upstreams.serving(model, key.tenant)
     if upstream is not None:
         return upstream, raw
-    if model not in (known := gateway.models(key)):
-        raise errors.unknown_model(model, known)
+    if model not in gateway.models(key):
+        raise gateway.unknown_model(key, model)
     return gateway.upstreams.worker, orjson.dumps({**parsed, "model": gateway.settings.model.name})
 
 

@@ -55,10 +55,12 @@ def too_large(limit: int) -> ApiError:
     )
 
 
-def unknown_model(model: str, known: list[str]) -> ApiError:
+def unknown_model(model: str, known: list[str], patterns: list[str]) -> ApiError:
+    """`patterns` are of names that upstreams would take, such as `gpt-*`."""
+    matching = f", and whatever matches {', '.join(patterns)}" if patterns else ""
     return ApiError(
         404,
-        f"The model {model!r} does not exist for this key. Known: {', '.join(known)}.",
+        f"The model {model!r} does not exist for this key. Known: {', '.join(known)}{matching}.",
         param="model",
         code="model_not_found",
     )
@@ -113,26 +115,25 @@ def rollouts_wait(why: str, retry_after_s: int) -> ApiError:
     )
 
 
-def upstream_unreachable(reason: str) -> ApiError:
+def upstream_unreachable(whom: str, reason: str) -> ApiError:
+    """`whom` names the server behind the gateway and says where it is; `reason` is what the system said."""
     return ApiError(
         503,
-        f"The model server can't be reached: {reason}. See `evoplane status`.",
+        f"{whom} can't be reached: {reason}.",
         type="server_error",
         code="upstream_unreachable",
         headers=_RETRY_AFTER,
     )
 
 
-def upstream_broken(reason: str) -> ApiError:
-    return ApiError(
-        502, f"The model server broke off its answer: {reason}.", type="server_error", code="upstream_broken"
-    )
+def upstream_broken(whom: str, reason: str) -> ApiError:
+    return ApiError(502, f"{whom} broke off its answer: {reason}.", type="server_error", code="upstream_broken")
 
 
-def upstream_timeout(seconds: float) -> ApiError:
+def upstream_timeout(whom: str, seconds: float) -> ApiError:
     return ApiError(
         504,
-        f"The model server did not answer within {seconds:g} s (setting gateway.upstream_timeout_s).",
+        f"{whom} did not answer within {seconds:g} s (setting gateway.upstream_timeout_s).",
         type="server_error",
         code="upstream_timeout",
     )

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from registry.tenants import Key
 from services.gateway import errors
 from services.gateway.asgi import Request, Send, respond_json
 from services.gateway.boundary import Told, known, session_of, store_reports
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.proxy.reports import Reported, check, report_id
+from services.proxy.reports import Reported, read, report_id
 from services.proxy.sessions import Session
 
 _AT_MOST = 1000
@@ -91,8 +89,6 @@ def _tell(told: dict[int, Told], group: list[Reported], answers: list[Told]) -> 
 def _read(item: Any, index: int | None) -> Reported:
     where = "" if index is None else f"Event {index}: "
     try:
-        reported = msgspec.convert(item, Reported)
-        check(reported)
-    except (msgspec.ValidationError, ValueError) as error:
+        return read(item)
+    except ValueError as error:
         raise errors.malformed(f"{where}{str(error).rstrip('.')}.") from error
-    return reported

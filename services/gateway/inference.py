@@ -23,7 +23,7 @@ from services.gateway.names import foreign
 from services.gateway.preparing import Prepared, begun, claimed, confirmed_before, prepare
 from services.gateway.recall import recall
 from services.gateway.relay import StreamRelay
-from services.gateway.upstream import forwarded, passed_on
+from services.gateway.upstream import forwarded, passed_on, reason
 from services.proxy.capture import LARGE_BYTES
 from services.proxy.completion import Completion
 from services.proxy.dialects import Dialect
@@ -95,11 +95,11 @@ class Call:
                 else:
                     await self._whole(response, started)
         except TimeoutError:
-            await self._failed("timeout", errors.upstream_timeout(upstream.timeout_s))
+            await self._failed("timeout", errors.upstream_timeout(upstream.whom, upstream.timeout_s))
         except aiohttp.ClientConnectorError as error:
-            await self._failed("error", errors.upstream_unreachable(str(error)))
+            await self._failed("error", errors.upstream_unreachable(upstream.whom, reason(error)))
         except aiohttp.ClientError as error:
-            await self._failed("error", errors.upstream_broken(str(error) or type(error).__name__))
+            await self._failed("error", errors.upstream_broken(upstream.whom, reason(error)))
 
     def _relay(self) -> StreamRelay:
         prepared = self._prepared

@@ -19,6 +19,7 @@ from services.gateway import errors
 from services.gateway.asgi import JSON, Request, Send, require_shallow, respond
 from services.gateway.errors import ApiError
 from services.gateway.peers import Headers, reply_headers
+from services.gateway.upstream import reason
 from services.proxy.sse import EventSplitter, ServerSentEvent
 
 JsonRpc = dict[str, Any]
@@ -85,8 +86,8 @@ class Relay:
         self.headers: Headers = []
         """Added to the reply."""
 
-    async def run(self, opening: Awaitable[aiohttp.ClientResponse], timeout_s: float) -> None:
-        """Relay the response that `opening` gives."""
+    async def run(self, opening: Awaitable[aiohttp.ClientResponse], whom: str, timeout_s: float) -> None:
+        """Relay the response that `opening` gives; errors of its own speak of `whom`."""
         try:
             response = await self._unless_gone(opening)
             if response is None:
@@ -99,11 +100,11 @@ class Relay:
                 else:
                     await self._whole(response)
         except TimeoutError:
-            await self._failed("timeout", errors.upstream_timeout(timeout_s))
+            await self._failed("timeout", errors.upstream_timeout(whom, timeout_s))
         except aiohttp.ClientConnectorError as error:
-            await self._failed("unreachable", errors.upstream_unreachable(str(error)))
+            await self._failed("unreachable", errors.upstream_unreachable(whom, reason(error)))
         except aiohttp.ClientError as error:
-            await self._failed("broken", errors.upstream_broken(str(error) or type(error).__name__))
+            await self._failed("broken", errors.upstream_broken(whom, reason(error)))
         finally:
             self._request.stop_watching()
 

@@ -24,6 +24,7 @@ from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
 from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, request_messages, respond_jsonrpc_error
 from services.gateway.peers import address, own_key, request_headers, session_named
+from services.gateway.upstream import called
 from services.proxy.mcp_calls import (
     Call,
     MessageId,
@@ -77,7 +78,7 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
     relay = Relay(request, send, call, id)
     relay.headers = call.headers
     try:
-        await relay.run(opening, gateway.peers.timeout_s)
+        await relay.run(opening, called("tool server", name, settings.url), gateway.peers.timeout_s)
     except asyncio.CancelledError:
         gateway.spawn(call.ended("broken", None, "the gateway stopped"))
         raise

@@ -193,7 +193,7 @@ def _upstream(gateway: Gateway, key: Key, dialect: Dialect, model: str, served: 
     elif model in known:
         upstream, name = gateway.upstreams.worker, served.version.manifest.policy.served_name
     else:
-        raise errors.unknown_model(model, known)
+        raise gateway.unknown_model(key, model)
     if not upstream.speaks(dialect):
         raise errors.not_spoken(dialect.name, upstream.name)
     return upstream, name

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 import aiohttp
+from yarl import URL
 
 from evoplane.settings import Settings, SettingsError, UpstreamSettings
 from services.proxy.dialects import BY_NAME, Dialect
@@ -66,6 +69,11 @@ class Upstream:
             if not upstream._secret:
                 raise SettingsError(f"upstreams.{name}.key_env: {settings.key_env} is not set in the environment")
         return upstream
+
+    @property
+    def whom(self) -> str:
+        """How an error speaks of it."""
+        return called("upstream", self.name, self.url)
 
     def speaks(self, dialect: Dialect) -> bool:
         """Does it speak the dialect, itself or by translation?"""
@@ -126,6 +134,38 @@ class Upstreams:
             if each.tenant in (None, tenant) and each.serves(model):
                 return each
         return None
+
+    def names(self, tenant: str) -> list[str]:
+        """What the providers that serve this tenant are asked for by: model names, and patterns of them."""
+        served = [each for each in self.providers if each.tenant in (None, tenant)]
+        return list(dict.fromkeys(name for each in served for name in each.patterns))
+
+
+def is_pattern(name: str) -> bool:
+    """Does it stand for any number of models' names?"""
+    return any(sign in name for sign in "*?[")
+
+
+def called(kind: str, name: str, url: str) -> str:
+    """How an error speaks of a server behind the gateway: with the host and port of its URL."""
+    try:
+        parsed = URL(url)
+        place = f"{parsed.host_subcomponent}:{parsed.port}" if parsed.host else url
+    except ValueError:  # it is no URL, which is why it can't be reached
+        place = url
+    return f"The {kind} {name!r} ({place})"
+
+
+def reason(error: aiohttp.ClientError) -> str:
+    """What the system said of a request that failed, without aiohttp's words around it."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        said = error.os_error
+        if isinstance(said, ssl.SSLError | socket.gaierror) or not said.errno:  # their numbers are none of the system's
+            return said.strerror or str(said)
+        return os.strerror(said.errno)
+    return str(error) or type(error).__name__
 
 
 def plausible(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:

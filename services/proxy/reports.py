@@ -9,6 +9,7 @@ import re
 import time
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from atdp import clock
@@ -53,22 +54,27 @@ DEFAULT_BOUNDARIES: dict[str, Boundary] = {
     "approval": "human",
 }
 
+_SHOWN = 60
+"""Characters of a wrong word that an error repeats."""
 _SPAN_ID = re.compile(r"[0-9a-fA-F]{1,32}")
 
 _WORDS = frozenset({"user_message", "outcome"})
 """Kinds that are messages, not operations: nothing to replay."""
 
 
+KINDS = (
+    "tool_call", "retrieval", "memory_read", "memory_write", "file_op", "browser_op", "code_exec", "approval",
+    "user_message", "handoff", "guardrail", "outcome",
+)  # fmt: skip
+"""What a step can be, beside the client's own kinds, which begin with `x.`."""
+
+_KIND = rf"^({'|'.join(KINDS)}|x\.[a-z0-9_.-]{{1,60}})$"
+
+
 class Reported(Struct, forbid_unknown_fields=True, kw_only=True):
     """One step that has ended."""
 
-    kind: Annotated[
-        str,
-        Meta(
-            pattern="^(tool_call|retrieval|memory_read|memory_write|file_op|browser_op|code_exec|approval|"
-            r"user_message|handoff|guardrail|outcome|x\.[a-z0-9_.-]{1,60})$"
-        ),
-    ]
+    kind: Annotated[str, Meta(pattern=_KIND)]
     session_id: ReportedId | None = None
     trajectory_id: ReportedId | None = None
     session_hint: ReportedId | None = None
@@ -114,7 +120,20 @@ def report_id(key: Key, reported: Reported) -> str:
     return derived_id("ev", key.tenant, key.agent, reported.id) if reported.id else new_id("ev")
 
 
-def check(reported: Reported) -> None:
+def read(item: Any) -> Reported:
+    """One report as a client sent it; raises `ValueError` that says what is wrong with it."""
+    kind = item.get("kind") if isinstance(item, dict) else None
+    if isinstance(kind, str) and re.fullmatch(_KIND, kind) is None:  # the validator would name a regular expression
+        raise ValueError(
+            f"There is no kind {kind[:_SHOWN]!r}; there are {', '.join(KINDS)}, and your own: "
+            "x. and up to 60 of a-z, 0-9, _ . -"
+        )
+    reported = msgspec.convert(item, Reported)
+    _check(reported)
+    return reported
+
+
+def _check(reported: Reported) -> None:
     """Raises `ValueError` when the kind needs a field that is not there, or a time or an id is none."""
     if reported.kind == "user_message" and reported.text is None:
         raise ValueError("A user_message needs its text.")

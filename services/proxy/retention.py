@@ -42,6 +42,8 @@ class Retired(NamedTuple):
     erased: list[str]
     held: list[str]
     """Past their time, and kept for a legal hold."""
+    open: list[str]
+    """Past their time, and not closed yet: more may be said in them, so they wait for their end."""
 
 
 async def retain(
@@ -55,9 +57,10 @@ async def retain(
     moment = at or datetime.now(UTC)
     erased: list[str] = []
     held: list[str] = []
+    still_open: list[str] = []
     # other work goes on meanwhile: the chains of a tenant may be many
     for row in await asyncio.to_thread(lambda: list(reader.trajectories(tenant))):
-        if row.closed is None or clock.parse(row.opened_at) + _SHORTEST > moment:
+        if clock.parse(row.opened_at) + _SHORTEST > moment:
             continue
         chain = await asyncio.to_thread(reader.records, tenant, row.trajectory_id)
         gov = _in_force(chain)
@@ -66,10 +69,13 @@ async def retain(
         if gov.hold or policy.legal_hold:
             held.append(row.trajectory_id)
             continue
+        if row.closed is None:
+            still_open.append(row.trajectory_id)
+            continue
         if not dry_run:
             await _erase(store, tenant, row.trajectory_id, chain, moment)
         erased.append(row.trajectory_id)
-    return Retired(erased, held)
+    return Retired(erased, held, still_open)
 
 
 async def withdraw(store: Store, tenant: str, trajectory_ids: Iterable[str], by: str, reason: str = "") -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 
 import uvicorn
 
-from evoplane.settings import settings
+from evoplane.settings import ending_when_wrong, settings
 from services.worker.service import create_app
 
 if __name__ == "__main__":
@@ -14,5 +14,6 @@ if __name__ == "__main__":
         prog="python -m services.worker",
         description="The worker and its vLLM server. It takes no arguments: see `[worker]` in evoplane.toml.",
     ).parse_args()
-    config = settings()
+    with ending_when_wrong():
+        config = settings()
     uvicorn.run(create_app(config), host="127.0.0.1", port=config.worker.port, log_level="info")

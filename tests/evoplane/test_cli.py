@@ -112,6 +112,39 @@ def test_a_failure_is_one_line_and_exit_status_1(
     assert says in json.loads(capsys.readouterr().out)["error"]
 
 
+def test_a_wrong_configuration_is_one_line_as_it_is_written_and_exit_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "evoplane.toml"
+    file.write_text("gateway = 3\n")
+    monkeypatch.setenv("EVOPLANE_CONFIG", str(file))
+    monkeypatch.setattr("sys.argv", ["evoplane", "tenant", "list"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"error: wrong settings in {file}: gateway must be a section, [gateway]\n"
+
+
+def test_setting_a_policy_says_what_changes_and_showing_it_what_is_a_default(tmp_path: Path) -> None:
+    run("tenant", "create", "acme")
+    file = tmp_path / "policy.toml"
+    file.write_text('retention_days = 30\nredaction = "strict"\n')
+    assert run("tenant", "policy", "set", "acme", str(file))["changed"] == {  # type: ignore[index]
+        "redaction": {"old": "standard", "new": "strict"},
+        "retention_days": {"old": None, "new": 30},
+    }
+    shown = run("tenant", "policy", "show", "acme")
+    assert shown["reasoning"] == "seal" and "reasoning" in shown["defaults"]  # type: ignore[index]
+    assert "retention_days" not in shown["defaults"]  # type: ignore[index]
+    told = runner.invoke(app, ["tenant", "policy", "show", "acme"]).output.splitlines()
+    assert {"redaction  strict", "reasoning  seal (default)", "retention_days  30"} <= set(told)
+    file.write_text('retention_days = 7\nredaction = "strict"\n')
+    told = runner.invoke(app, ["tenant", "policy", "set", "acme", str(file)]).output.splitlines()
+    assert told[2:] == ["retention_days  30 -> 7"]
+    told = runner.invoke(app, ["tenant", "policy", "set", "acme", str(file)]).output.splitlines()
+    assert told[2:] == ["nothing changed: this is its policy already"]
+
+
 @pytest.mark.parametrize(
     ("policy", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -67,6 +68,19 @@ def test_an_import_for_people_shows_the_loss_report(sft: Path) -> None:
     result = run("trajectories", "import", sft, "--tenant", "acme", "--agent", "support")
     assert "the source has no times" in result.output
     assert "1 trajectories, 2 records (1 and 2 of them new)" in result.output
+
+
+def test_what_was_imported_past_its_retention_is_told_to_wait_for_its_end(sft: Path, tmp_path: Path) -> None:
+    tenant()
+    policy = tmp_path / "policy.toml"
+    policy.write_text("retention_days = 30\n")
+    run("tenant", "policy", "set", "acme", policy)
+    os.utime(sft, (0, 0))  # the source has no times: its file's count
+    import_(sft)
+    said = json.loads(run("tenant", "retain", "acme", "--json").stdout)
+    assert (said["erased"], len(said["open"])) == ([], 1)
+    assert said["open_until"].startswith("1 past their time wait for their end")
+    assert "1800 s (gateway.session_idle_s)" in run("tenant", "retain", "acme").output
 
 
 def test_an_import_needs_a_tenant_a_known_format_and_content_of_it(sft: Path, tmp_path: Path) -> None:

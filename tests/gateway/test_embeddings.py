@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
 from tests.gateway.conftest import Running
 from tests.gateway.upstream import reply
@@ -42,6 +43,15 @@ async def test_counting_tokens_is_no_step_of_a_session(running: Running) -> None
     assert await response.json() == {"input_tokens": 7}
     assert running.upstream.paths == ["/v1/messages/count_tokens"]
     assert running.reader.trajectories("northwind") == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_who_asks_for_no_known_model_is_told_the_patterns_that_a_provider_takes(
+    running: Running, path: str
+) -> None:
+    response = await running.post(path, {"model": "mistral-1", "messages": [], "input": "x"})
+    message = (await response.json())["error"]["message"]
+    assert (response.status, message.partition(", and ")[2]) == (404, "whatever matches claude-*.")
 
 
 async def test_models_are_listed_in_the_form_of_the_client_that_asks(running: Running) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
 from typing import Any
+from unittest.mock import ANY
 
+import aiohttp
 import pytest
 from openai import APIStatusError, AsyncOpenAI, RateLimitError
 
 from registry import tenants
+from services.gateway.upstream import called, reason
 from tests.gateway.conftest import MODEL, Running, user
 from tests.gateway.upstream import reply, say
 
@@ -108,8 +113,41 @@ async def test_an_upstream_that_is_down_gives_503_with_retry_after_and_an_event(
     response = await running.chat([user("hi")])
     assert response.status == 503
     assert response.headers["retry-after"]
-    assert is_openai_error(await response.json())
+    body = await response.json()
+    assert is_openai_error(body)
+    place = f"127.0.0.1:{running.settings.worker.vllm_port}"
+    assert body["error"]["message"] == f"The upstream 'vllm' ({place}) can't be reached: Connection refused."
     assert running.event(response)["y"]["error"]["type"] == "upstream_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (aiohttp.ClientConnectorError(ANY, OSError(111, "Connect call failed ('::1', 9)")), "Connection refused"),
+        (aiohttp.ClientConnectorDNSError(ANY, socket.gaierror(-2, "Name not known")), "Name not known"),
+        (
+            aiohttp.ClientConnectorSSLError(ANY, ssl.SSLError(1, "[SSL] wrong version number")),
+            "[SSL] wrong version number",
+        ),
+        (aiohttp.ClientConnectorCertificateError(ANY, ssl.CertificateError(1, "self-signed")), "self-signed"),
+        (aiohttp.ServerDisconnectedError(), "Server disconnected"),
+        (aiohttp.ClientPayloadError(), "ClientPayloadError"),
+    ],
+)
+def test_of_a_failure_only_what_the_system_said_is_told(error: aiohttp.ClientError, says: str) -> None:
+    assert reason(error) == says
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://user:secret@api.example.com/v1", "api.example.com:443"),
+        ("http://[::1]:9", "[::1]:9"),
+        ("http://host:port", "http://host:port"),
+    ],
+)
+def test_a_server_behind_the_gateway_is_named_with_its_host_and_port(url: str, place: str) -> None:
+    assert called("upstream", "x", url) == f"The upstream 'x' ({place})"
 
 
 async def test_an_upstream_that_drops_the_connection_gives_502(running: Running) -> None:
@@ -120,6 +158,7 @@ async def test_an_upstream_that_drops_the_connection_gives_502(running: Running)
     running.upstream.default = drop
     response = await running.chat([user("hi")])
     assert response.status == 502
+    assert "The upstream 'vllm' (127.0.0.1:" in (await response.json())["error"]["message"]
     assert running.event(response)["y"]["status"] == "error"
 
 
@@ -138,7 +177,7 @@ async def test_the_openai_sdk_reads_our_errors(running: Running) -> None:
     running.upstream.default = reply(429, b'{"error":{"message":"slow down","type":"rate_limit_error"}}')
     with pytest.raises(RateLimitError, match="slow down"):
         await client.chat.completions.create(model=MODEL, messages=[user("hi")])
-    assert [model.id async for model in client.models.list()] == [MODEL, "support"]
+    assert [model.id async for model in client.models.list()] == [MODEL, "support", "gpt-1", "gpt-fake"]
     await client.close()
 
 

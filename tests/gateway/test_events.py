@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from evoplane.client import Client
 from registry import tenants
 from tests.gateway.conftest import MODEL, Running, serve, user
@@ -15,6 +17,15 @@ SESSION = {"x-evoplane-session-id": "s1"}
 
 def step(**more: Any) -> dict[str, Any]:
     return {"kind": "tool_call", "name": "look", "result": "found", **more}
+
+
+@pytest.mark.parametrize("kind", ["tool", "x.Upper", "tool_call\n"])
+async def test_an_unknown_kind_is_told_which_there_are(running: Running, kind: str) -> None:
+    response = await running.report([step(), step(kind=kind)])
+    message = (await response.json())["error"]["message"]
+    assert response.status == 400
+    assert message.startswith(f"Event 1: There is no kind {kind!r}; there are tool_call, retrieval, ")
+    assert "regex" not in message
 
 
 async def test_an_event_for_a_trajectory_that_has_ended_does_not_land_in_the_next(running: Running) -> None:

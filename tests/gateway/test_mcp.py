@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,9 @@ async def test_a_server_that_is_away_is_a_jsonrpc_error_and_an_event(gateway: Ru
     status, body, _ = await post(gateway, tool_call("find", 7))
     answer = json.loads(body)
     assert (status, answer["id"], answer["error"]["data"]["type"]) == (503, 7, "upstream_unreachable")
+    assert re.fullmatch(
+        r"The tool server '\w+' \(127\.0\.0\.1:\d+\) can't be reached: Connection refused\.", answer["error"]["message"]
+    )
     (event,) = events(gateway)
     assert (event["y"]["status"], event["y"]["error"]["type"]) == ("error", "unreachable")
 

@@ -119,5 +119,7 @@ async def test_a_tenants_own_provider_serves_it_alone_and_whatever_it_names(owne
     assert own.status == 200
     other = await owned.post("/v1/responses", {"model": "gpt-1", "input": "q"}, key="lumen")
     assert other.status == 404
-    assert (await other.json())["error"]["code"] == "model_not_found"
+    error = (await other.json())["error"]
+    assert error["code"] == "model_not_found"
+    assert "whatever matches" not in error["message"]  # another tenant's provider is none of its business
     assert len(owned.upstream.requests) == 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atdp.clock import timestamp
 from registry import audit, grants, keyring, roles, tenant_policy
 from registry.policies import Policies, Principal
 from registry.tenant_policy import TenantPolicy
@@ -175,6 +176,23 @@ async def test_what_is_past_its_retention_opens_no_more_and_its_chain_verifies(r
     assert chain[-1]["patch"]["eligibility"]["train"] == "deny"
     with pytest.raises(SealBroken, match="erased"):
         opener.open(record)
+
+
+async def test_what_is_past_its_retention_and_open_is_told_and_goes_once_it_is_closed(running: Running) -> None:
+    policy = TenantPolicy(retention_days=30)
+    response = await running.chat([user("hi")], headers={"x-evoplane-session-id": "s1"})
+    id = running.event(response)["trajectory_id"]
+    await running.stop()
+    at = datetime.now(UTC) + timedelta(days=31)
+    store = open_store(running.settings)
+    await store.start()
+    try:
+        assert await retain(store, running.reader, "northwind", policy, at) == ([], [], [id])
+        assert await retain(store, running.reader, "northwind", TenantPolicy(legal_hold=True), at) == ([], [], [])
+        await store.close_idle(["northwind"], timestamp(at))
+        assert await retain(store, running.reader, "northwind", policy, at) == ([id], [], [])
+    finally:
+        await store.close()
 
 
 async def test_a_policy_that_blocks_answers_503_when_redaction_fails(

@@ -63,6 +63,19 @@ async def test_what_was_captured_can_be_listed_shown_verified_and_exported(comma
     assert "t1" in result.output or "1 trajectories" in result.output
 
 
+async def test_a_list_says_where_there_are_more_and_stays_a_list(tmp_path: Path) -> None:
+    opened = EventStore(settings().store_dir)
+    await opened.start()
+    await opened.append("a", [CONTEXT, header("t1"), header("t2")])
+    await opened.append("b", [CONTEXT, header("t3")])
+    await opened.close()
+    for flags in ([], ["--json"]):
+        some = CliRunner().invoke(app, ["trajectories", "list", "--limit", "1", *flags])
+        assert some.stderr == "1 of a shown, there are more: --limit 10\n"
+        assert CliRunner().invoke(app, ["trajectories", "list", "--limit", "2", *flags]).stderr == ""
+    assert {row["trajectory_id"] for row in json.loads(some.stdout)} == {"t2", "t3"}
+
+
 async def test_a_trajectory_is_shown_as_a_person_reads_it() -> None:
     def said(role: str, *parts: Part) -> Message:
         return Message(role=role, parts=list(parts))
