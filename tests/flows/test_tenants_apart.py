@@ -24,7 +24,7 @@ async def told(running: Running) -> Running:  # noqa: F811
     """Both tenants' agents worked: plainly, on something private, and with a card number in it; all went well."""
     for tenant in ("northwind", "lumen"):
         tenants.create_tenant(running.connection, tenant, train="allow")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     for tenant, private in (("northwind", "our own plans"), ("lumen", "the Zanzibar merger")):
         for said in ("Is it open today?", f"Tell me about {private}.", f"Charge {CARD} please."):
             answer = await running.chat([user(said)], key=tenant)

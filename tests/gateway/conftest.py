@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -85,10 +87,19 @@ class Running:
         self.server[0].should_exit = True
         await self.server[1]
 
-    @staticmethod
-    async def wait_for_keys() -> None:
+    async def wait_for_control(self) -> None:
         """Until the gateway has looked at the control database again."""
-        await asyncio.sleep(0.25)
+        began = time.monotonic()
+        async with asyncio.timeout(10):
+            while await self._looked_at_control() <= began:
+                await asyncio.sleep(0.005)
+
+    async def _looked_at_control(self) -> float:
+        """The moment of its last look, or one up to a millisecond before."""
+        asked = time.monotonic()
+        async with self.http.get(f"{self.url}/metrics") as response:
+            (age,) = re.findall(r"^evoplane_control_age_seconds (.+)$", await response.text(), re.MULTILINE)
+        return asked - float(age) - 0.001
 
     def event(self, response: aiohttp.ClientResponse, tenant: str = "northwind") -> dict[str, Any]:
         """The stored `llm_call` of a reply."""

@@ -12,7 +12,7 @@ ONLY_TRAINS = {"x-evoplane-training": "only"}
 async def say(running: Running, open: bool) -> None:
     wait = Admission(agent="support", open=open, retry_after_s=7, why="enough of them wait")
     admission.put(running.connection, wait)
-    await running.wait_for_keys()
+    await running.wait_for_control()
 
 
 async def test_a_client_that_only_trains_is_asked_to_wait_and_a_user_is_served(running: Running) -> None:

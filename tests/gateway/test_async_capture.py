@@ -69,11 +69,10 @@ async def test_an_answer_named_before_it_is_stored_is_known(running: Running) ->
     assert one["ext"]["dialect"] == RESPONSES.name
 
 
-async def test_a_new_conversation_waits_for_no_other(running: Running) -> None:
-    began = asyncio.get_running_loop().time()
-    for number in range(5):
-        await running.chat([user(f"hi {number}")])
-    assert asyncio.get_running_loop().time() - began < 0.15
+async def test_a_new_conversation_waits_for_no_other(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "_GATHER_S", 0.9)
+    responses = [await running.chat([user(f"hi {number}")]) for number in range(5)]
+    assert running.reader.record("northwind", responses[0].headers["x-evoplane-event-id"]) is None  # all are answered
 
 
 async def test_after_an_exchange_that_was_lost_its_conversation_is_told_anew(
@@ -123,7 +122,7 @@ async def test_a_sub_agent_that_begins_before_its_callers_call_is_stored_is_told
 async def test_a_session_goes_on_under_another_key_of_its_agent(running: Running) -> None:
     with control.transaction(running.connection):
         running.secrets["rotated"] = tenants.create_key(running.connection, "northwind", "support")[1]
-    await running.wait_for_keys()
+    await running.wait_for_control()
     headers, said, ids = {"x-evoplane-session-id": "s"}, [user("hi")], []
     for key in ("northwind", "rotated", "rotated"):
         response = await running.chat(said, key=key, headers=headers)
@@ -141,11 +140,13 @@ async def test_an_attempt_that_failed_a_moment_ago_is_known_to_be_tried_again(ru
     assert {"id": one["id"], "rel": "retry_of"} in two["causes"]
 
 
-async def test_a_conversation_with_examples_waits_for_no_strangers(running: Running) -> None:
-    await running.chat([user("hi")])
-    began = asyncio.get_running_loop().time()
+async def test_a_conversation_with_examples_waits_for_no_strangers(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_GATHER_S", 0.9)
+    response = await running.chat([user("hi")])
     await running.chat([user("2+2?"), ANSWER, user("3+3?")])
-    assert asyncio.get_running_loop().time() - began < 0.1
+    assert running.reader.record("northwind", response.headers["x-evoplane-event-id"]) is None
 
 
 async def test_what_goes_wrong_behind_the_log_leaves_nobody_waiting(
@@ -155,11 +156,10 @@ async def test_what_goes_wrong_behind_the_log_leaves_nobody_waiting(
         raise RuntimeError("harvesting")
 
     monkeypatch.setattr(Harvester, "offer", wrong)
+    monkeypatch.setattr(core, "_PATIENCE_S", 60)
     await running.chat([user("hi")])
-    await asyncio.sleep(0.3)
-    began = asyncio.get_running_loop().time()
-    await running.chat([user("hi"), ANSWER, user("more")])
-    assert asyncio.get_running_loop().time() - began < 0.5
+    async with asyncio.timeout(20):
+        await running.chat([user("hi"), ANSWER, user("more")])
 
 
 async def test_a_count_that_cannot_be_written_takes_nothing_along_when_the_gateway_stops(
@@ -265,7 +265,7 @@ async def test_whatever_becomes_of_an_exchange_nothing_is_waited_for_afterwards(
     await running.chat([user("x" * 300_000)])
     await asyncio.sleep(0.6)
     tenant_policy.put(running.connection, "northwind", TenantPolicy(on_failure="block"), "test")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     response = await running.chat([user("hi")])
     await stored(running, response.headers["x-evoplane-event-id"])
     assert len(noted) >= 7

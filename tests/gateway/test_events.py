@@ -43,7 +43,7 @@ async def test_a_key_of_another_agent_or_purpose_cannot_write_into_a_trajectory(
     for name, agent, purpose in (("agent", "other", "serve"), ("evaluate", "support", "evaluate")):
         running.secrets[name] = tenants.create_key(running.connection, "northwind", agent, purpose)[1]
     response = await running.chat([user("hi")], headers=SESSION)
-    await running.wait_for_keys()
+    await running.wait_for_control()
     trajectory = running.event(response)["trajectory_id"]
     for name in ("agent", "evaluate", "lumen"):
         assert (await running.report(step(trajectory_id=trajectory), key=name)).status == 404
@@ -79,7 +79,7 @@ async def test_a_reopened_trajectory_is_under_the_policy_of_today(running: Runni
     await running.chat([user("hi")], headers=SESSION)
     await running.feedback({"session_id": "s1", "name": "resolved", "value": 1})
     tenants.create_tenant(running.connection, "northwind", train="deny")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     header = running.chain(await running.chat([user("more")], headers=SESSION))[0]
     assert header["gov"]["eligibility"]["train"] == "deny"
 

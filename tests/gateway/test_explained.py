@@ -31,11 +31,11 @@ async def promoted_and_rolled_back(running: Running) -> dict[str, str]:
     approvals.decide(connection, asked.id, "approved", "eli", "console")
     candidates.move(connection, "support", "2", "promoted")
     pointers.set_champion(connection, "support", "2", f"approval {asked.id}", "dana")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     events["bad"] = await said(running, session="s2")
     events["bad of another tenant"] = await said(running, "lumen", "s3")
     pointers.rollback(connection, "support", "previous", "wrong refunds", "eli")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     events["after"] = await said(running, session="s2")
     return events
 
@@ -108,7 +108,7 @@ async def test_impact_lists_who_was_served_in_the_bad_window_and_who_corrected_i
 
 async def test_impact_of_a_canary_lists_its_sessions_only(running: Running) -> None:
     running.route(pointers.start_canary, "2", 0.5)
-    await running.wait_for_keys()
+    await running.wait_for_control()
     for n in range(12):
         await said(running, session=f"s{n}")
     running.route(pointers.clear_canary, "harm", end="aborted")

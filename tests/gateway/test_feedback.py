@@ -112,7 +112,7 @@ async def test_a_session_is_judged_by_keys_of_its_own_purpose(running: Running) 
 async def test_another_agents_event_cannot_be_judged_or_even_found(running: Running) -> None:
     tenants.create_agent(running.connection, "other", MODEL)
     running.secrets["other"] = tenants.create_key(running.connection, "northwind", "other")[1]
-    await running.wait_for_keys()
+    await running.wait_for_control()
     response = await running.chat([user("hi")], headers=SESSION)
     event = running.event(response)
     for target in ({"event_id": event["id"]}, {"trajectory_id": event["trajectory_id"]}, {"session_id": "s1"}):

@@ -451,7 +451,7 @@ async def test_a_batch_and_ids_of_either_type_are_matched_each_to_its_own(gatewa
 
 async def test_a_key_of_another_purpose_leaves_its_calls_with_its_own(gateway: Running) -> None:
     gateway.secrets["evaluate"] = tenants.create_key(gateway.connection, "northwind", "support", "evaluate")[1]
-    await gateway.wait_for_keys()
+    await gateway.wait_for_control()
     gateway.upstream.scripts.append(call(("c1", "find", "{}")))
     await gateway.chat([user("hi")], headers={"x-evoplane-session-id": "s1"})
     await post(gateway, tool_call("find"), key="evaluate")

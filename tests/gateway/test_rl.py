@@ -175,10 +175,10 @@ async def test_a_sessions_key_may_neither_start_sessions_nor_export(running: Run
 
 async def test_a_revoked_key_takes_its_sessions_keys_with_it(running: Running) -> None:
     key, secret = tenants.create_key(running.connection, "northwind", "support")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     _, told = await post(running, "/rl/start_session", {"task_id": "task"}, secret)
     tenants.revoke_key(running.connection, key.id)
-    await running.wait_for_keys()
+    await running.wait_for_control()
     status, _ = await post(running, "/v1/chat/completions", {"model": MODEL, "messages": [user("x")]}, told["api_key"])
     assert status == 401
 

@@ -262,7 +262,7 @@ async def test_a_client_that_leaves_is_recorded_with_what_it_was_told(translatin
 
 async def test_a_shadow_is_asked_the_same_way(translating: Running) -> None:
     translating.route(pointers.start_shadow, "2", 1.0)
-    await translating.wait_for_keys()
+    await translating.wait_for_control()
     response = await translating.post("/v1/messages", asked("/v1/messages", model="support", stream=True))
     own = translating.event(response)["trajectory_id"]
     async with asyncio.timeout(5):

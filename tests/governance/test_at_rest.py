@@ -150,7 +150,7 @@ def _opener(running: Running, trajectory: str) -> Opener:
 async def test_what_is_past_its_retention_opens_no_more_and_its_chain_verifies(running: Running) -> None:
     policy = TenantPolicy(retention_days=30)
     tenant_policy.put(running.connection, "northwind", policy, "test")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     response = await running.chat([user("I am anna.berg@example.com")], headers={"x-evoplane-session-id": "s1"})
     record = running.event(response)
     id = record["trajectory_id"]
@@ -201,7 +201,7 @@ async def test_a_policy_that_blocks_answers_503_when_redaction_fails(
     from services.proxy.redaction.detect import Detector
 
     tenant_policy.put(running.connection, "northwind", TenantPolicy(on_failure="block"), "test")
-    await running.wait_for_keys()
+    await running.wait_for_control()
 
     def broken(self: Detector, text: str) -> Any:
         raise RuntimeError

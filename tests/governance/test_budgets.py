@@ -100,7 +100,7 @@ def test_use_of_today_survives_a_restart_and_yesterdays_does_not(tmp_path: Path)
 async def test_over_its_budget_a_client_is_told_in_its_own_dialect_when_to_try_again(running: Running) -> None:
     policy = TenantPolicy(budget=Budget(requests_per_minute=1))
     tenant_policy.put(running.connection, "northwind", policy, "test")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     assert (await running.chat([user("hi")])).status == 200
     refused = await running.chat([user("hi")])
     assert refused.status == 429
@@ -115,7 +115,7 @@ async def test_over_its_budget_a_client_is_told_in_its_own_dialect_when_to_try_a
 
 async def test_what_an_answer_used_is_counted_and_survives_a_restart(running: Running) -> None:
     tenant_policy.put(running.connection, "northwind", TenantPolicy(budget=Budget(tokens_per_day=1030)), "test")
-    await running.wait_for_keys()
+    await running.wait_for_control()
     for _ in range(2):
         assert (await running.chat([user("hi")], max_tokens=900)).status == 200
     await running.stop()
