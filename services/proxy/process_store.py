@@ -22,12 +22,15 @@ from services.proxy.protection import Found
 from services.proxy.store import MAX_QUEUE
 from services.proxy.telling import Teller, Waiting
 from services.proxy.tenant_writer import Result, State, StoreCounters
+from services.proxy.windows import Windows
 from services.proxy.writer_link import WriterLink
 
 _log = logging.getLogger(__name__)
 
 _MAX_WAITING_BYTES = 256 * 2**20
 """Jobs that are not answered may be as large together, before no more are taken; a request may be of 16 MiB."""
+_WINDOW_BYTES = 256 * 2**10
+"""Of one tenant's jobs so much is sent at once: as much as a second's search at worst, and a commit's worth."""
 _TRIES = 3
 """Writers that may die with a job before it is refused."""
 _PAUSE_S = 0.5
@@ -47,9 +50,14 @@ _LOOK_S = 5.0
 class _Sent(Waiting):
     """A job on its way."""
 
-    def __init__(self, future: asyncio.Future[list[Stored]], job: bytes, governance: Governance | None) -> None:
+    def __init__(
+        self, future: asyncio.Future[list[Stored]], tenant: str, job: bytes, governance: Governance | None
+    ) -> None:
         super().__init__(future)
+        self.tenant = tenant
         self.job = job
+        self.handed = False
+        """Has the writer got it, and said nothing of it yet?"""
         self.governance = governance
         """In force when it was sent: so it is stored, whoever writes it in the end."""
         self.safe: Waiting | None = None
@@ -77,6 +85,7 @@ class ProcessStore:
         self._owed: dict[int, _Sent] = {}
         """Jobs whose senders know them to be safe, and that nothing takes for now."""
         self._waiting_bytes = 0
+        self._windows = Windows(_WINDOW_BYTES)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._loop: asyncio.AbstractEventLoop
         self._teller: Teller
@@ -133,6 +142,8 @@ class ProcessStore:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         if self._writer is not None:
+            for number in self._windows.open_wide():
+                self._hand(self._writer, number, self._sent[number])
             await self._writer.stop()
         self._give_up("the event store was stopped")
 
@@ -149,7 +160,7 @@ class ProcessStore:
         """
         self.require_room()
         try:
-            return self._send(_job(tenant, list(drafts), ahead)).future
+            return self._send(tenant, _job(tenant, list(drafts), ahead)).future
         except InvalidDraft as error:
             return self._invalid(error)
 
@@ -160,7 +171,7 @@ class ProcessStore:
         """
         self.require_room()
         try:
-            sent = self._send(_job(tenant, list(drafts), ahead), early=True)
+            sent = self._send(tenant, _job(tenant, list(drafts), ahead), early=True)
         except InvalidDraft as error:
             refused = self._invalid(error)
             return Submitted(refused, refused)
@@ -171,6 +182,7 @@ class ProcessStore:
         """`submit` for what takes long to be made ready: that is done on another thread, one at a time, and nobody
         else's records wait for it."""
         drafts = list(drafts)
+        await self._all_handed(tenant)
         async with self._one_apart:
             found = await self._found(tenant, drafts)
             try:
@@ -178,7 +190,7 @@ class ProcessStore:
             except InvalidDraft as error:
                 return self._invalid(error)
         self.require_room()
-        return self._send(job).future
+        return self._send(tenant, job).future
 
     def _invalid(self, error: InvalidDraft) -> asyncio.Future[list[Stored]]:
         refused: asyncio.Future[list[Stored]] = self._loop.create_future()
@@ -234,10 +246,12 @@ class ProcessStore:
     async def close_idle(self, tenants: Iterable[str], before: str) -> dict[str, list[str]]:
         """Close what has had no record since `before`; gives the closed trajectories' ids by tenant.
 
-        Also takes over the spools that other processes left behind. Does nothing while there is no writer.
+        Also takes over the spools that other processes left behind. Does nothing while there is no writer, and for
+        tenants of whose work something is not sent yet.
         """
+        quiet = [tenant for tenant in tenants if self._windows.last(tenant) is None]
         try:
-            closed: frames.Closed = await self._ask(lambda number: frames.CloseIdle(number, list(tenants), before))
+            closed: frames.Closed = await self._ask(lambda number: frames.CloseIdle(number, quiet, before))
         except StoreUnavailable as error:
             _log.warning("idle trajectories can't be closed now: %s", error)
             return {}
@@ -248,28 +262,41 @@ class ProcessStore:
 
         Raises `StoreUnavailable` while the tenant's log can't be written or has drafts in the spool.
         """
+        await self._all_handed(tenant)
         erased: frames.Erased = await self._ask(lambda number: frames.EraseKey(number, tenant, trajectory_id))
         if erased.failure:
             raise StoreUnavailable(erased.failure)
 
-    def _send(self, job: bytes, early: bool = False) -> _Sent:
+    def _send(self, tenant: str, job: bytes, early: bool = False) -> _Sent:
         if not self._sent:
             self._waiting_since = time.monotonic()
         number = next(self._numbers)
-        sent = self._sent[number] = _Sent(self._loop.create_future(), job, self._in_force())
+        sent = self._sent[number] = _Sent(self._loop.create_future(), tenant, job, self._in_force())
         if early:
             sent.safe = Waiting(self._loop.create_future())
             sent.future.add_done_callback(_heeded)  # whoever waits for both may hear of a failure only once
         self._waiting_bytes += len(job)
         if self._writer is not None:
-            self._hand(self._writer, number, sent)
+            self._hand_in_turn(self._writer, number, sent)
         return sent
+
+    def _hand_in_turn(self, writer: WriterLink, number: int, sent: _Sent) -> None:
+        """Now, or when enough of what its tenant has sent is done."""
+        if self._windows.enter(sent.tenant, number, len(sent.job)):
+            self._hand(writer, number, sent)
+
+    async def _all_handed(self, tenant: str) -> None:
+        """Until the writer has got what the tenant has submitted so far: something is to come behind it."""
+        last = self._windows.last(tenant)
+        if last is not None:
+            await asyncio.wait([self._sent[last].future])
 
     def _hand(self, writer: WriterLink, number: int, sent: _Sent) -> None:
         self._govern(writer, sent.governance)
         early = sent.safe is not None and not sent.safe.future.done()
         head = frames.JobHead(number, self.expecting(), early)
         writer.send(frames.job_frame(head, sent.job))
+        sent.handed = True
 
     def _in_force(self) -> Governance | None:
         return None if self._governance is None else self._governance()
@@ -305,6 +332,7 @@ class ProcessStore:
                 sent = self._sent.pop(answer.number, None)
                 if sent is not None:
                     self._owed[answer.number] = sent
+                    self._leave(sent)
             case frames.Written():
                 self._note(answer.health)
                 self._waiting_since = time.monotonic()
@@ -361,8 +389,10 @@ class ProcessStore:
         _log.error("the event store's writer ended; another one is started")
         # what is safe is in the journal, too, but its sender waits to hear of its place
         self._sent, self._owed = self._owed | self._sent, {}
+        self._windows.clear()
         for number, waiting in list(self._sent.items()):
-            waiting.tries += 1
+            waiting.tries += waiting.handed
+            waiting.handed = False
             if waiting.tries >= _TRIES:
                 self._taken(number)
                 self._refuse([waiting], f"the event store's writer ended {_TRIES} times over it")
@@ -381,7 +411,7 @@ class ProcessStore:
             self._down, self._writer, self._waiting_since = "", writer, time.monotonic()
             self._restarts += 1
             for number, waiting in self._sent.items():
-                self._hand(writer, number, waiting)
+                self._hand_in_turn(writer, number, waiting)
             return
 
     async def _launched(self, succeeds: bool) -> WriterLink:
@@ -398,6 +428,7 @@ class ProcessStore:
         left = [*self._owed.values(), *self._sent.values()]
         self._owed.clear()
         self._sent.clear()
+        self._windows.clear()
         self._waiting_bytes = 0
         self._refuse(left, why)
 
@@ -406,7 +437,17 @@ class ProcessStore:
         sent = self._sent.pop(number, None) or self._owed.pop(number, None)
         if sent is not None:
             self._waiting_bytes -= len(sent.job)
+            self._leave(sent)
         return sent
+
+    def _leave(self, sent: _Sent) -> None:
+        """The writer is done with it: its tenant's next is sent."""
+        if not sent.handed:
+            return
+        sent.handed = False
+        for number in self._windows.leave(sent.tenant, len(sent.job)):
+            if self._writer is not None:
+                self._hand(self._writer, number, self._sent[number])
 
     def _refuse(self, jobs: list[_Sent], why: str) -> None:
         self._refused += len(jobs)

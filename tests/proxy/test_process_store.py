@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 from typing import Any, cast
@@ -49,6 +49,17 @@ async def log(settings: Settings) -> AsyncIterator[ProcessStore]:
 def writer_of(store: ProcessStore) -> int:
     assert store._writer is not None
     return store._writer._process.pid
+
+
+@contextlib.contextmanager
+def standing_still(store: ProcessStore) -> Iterator[None]:
+    """Its writer does nothing inside the block."""
+    writer = psutil.Process(writer_of(store))
+    writer.suspend()
+    try:
+        yield
+    finally:
+        writer.resume()
 
 
 async def test_what_was_appended_is_in_the_log_in_its_order_and_verifies(
@@ -264,6 +275,72 @@ async def test_closing_writes_what_was_sent(settings: Settings, reader: StoreRea
     assert len(reader.records("a", "t1")) == 201
     with pytest.raises(StoreUnavailable, match="not running"):
         await store.append("a", [event("late")])
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tenant one job is sent at a time."""
+    monkeypatch.setattr(process_store, "_WINDOW_BYTES", 1)
+
+
+async def test_a_tenant_is_told_before_all_that_another_has_sent_is_written(narrow: None, log: ProcessStore) -> None:
+    for tenant in "ab":
+        await log.append(tenant, [CONTEXT, header()])
+    told = list[str]()
+    with standing_still(log):
+        for name in (*(f"a{number}" for number in range(50)), "b"):
+            log.submit(name[0], [event(name)]).add_done_callback(lambda _, name=name: told.append(name))
+        await asyncio.sleep(0.05)
+    await log.append("a", [event("last")])
+    assert told.index("b") < 5
+    assert [name for name in told if name != "b"] == [f"a{number}" for number in range(50)]
+
+
+async def test_what_waits_for_its_turn_when_the_writer_dies_is_sent_to_the_next_in_its_order(
+    narrow: None, log: ProcessStore, reader: StoreReader
+) -> None:
+    await log.append("a", [CONTEXT, header()])
+    sent = [log.submit("a", [event(f"e{number}")]) for number in range(30)]
+    await sent[3]
+    os.kill(writer_of(log), SIGKILL)
+    await asyncio.gather(*sent)
+    assert [record["id"] for record in reader.records("a", "t1")[1:]] == [f"e{number}" for number in range(30)]
+
+
+async def test_no_writers_death_counts_against_a_job_that_it_had_not_been_sent(
+    narrow: None, log: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_store, "_PAUSE_S", 0.01)
+    await log.append("a", [CONTEXT, header()])
+    monkeypatch.setenv("EVOPLANE_FAULT", "before_commit:0")
+    os.kill(writer_of(log), SIGKILL)
+    fatal, innocent = log.submit("a", [event("e1")]), log.submit("a", [event("e2")])
+    with pytest.raises(StoreUnavailable, match="ended 3 times"):
+        await fatal
+    monkeypatch.delenv("EVOPLANE_FAULT")
+    assert [item.seq for item in await innocent] == [1]
+
+
+async def test_an_erasure_comes_behind_what_was_submitted_before_it(
+    narrow: None, log: ProcessStore, reader: StoreReader
+) -> None:
+    key = TrajectoryKey("t1", 1, b"key")
+    await log.append("a", [CONTEXT, header(), key])
+    for number in range(10):
+        log.submit("a", [SealedBlob(f"b{number}", "t1", b"sealed"), event(f"e{number}")])
+    await log.erase_key("a", "t1")
+    assert reader.record("a", "e9") is not None
+    assert [reader.sealed("a", f"b{number}") for number in range(10)] == [None] * 10
+
+
+async def test_closing_writes_what_waits_for_its_turn_too(
+    narrow: None, settings: Settings, reader: StoreReader
+) -> None:
+    store = ProcessStore(settings)
+    await store.start()
+    sent = [store.submit("a", [CONTEXT, header(), event(f"e{number}")]) for number in range(20)]
+    await store.close()
+    assert all(len(each.result()) == 3 for each in sent)
 
 
 async def test_a_signal_to_the_gateways_group_does_not_reach_its_writer(log: ProcessStore) -> None:
