@@ -26,6 +26,7 @@ from services.gateway.unconfirmed import Unconfirmed
 from services.gateway.upstream import Upstreams, is_pattern
 from services.proxy.budgets import Budgets, Refused, Reservation, estimate, used
 from services.proxy.capture import Exchange
+from services.proxy.completion import Completion
 from services.proxy.contexts import ContextBook
 from services.proxy.drafts import Ahead, InvalidDraft, Stored, StoreDraft
 from services.proxy.ending import Ending
@@ -35,6 +36,7 @@ from services.proxy.known_ids import KnownIds
 from services.proxy.mcp_memory import McpMemory
 from services.proxy.process_store import ProcessStore
 from services.proxy.recent import RecentSteps
+from services.proxy.redaction.failure import described
 from services.proxy.restore import restore
 from services.proxy.retention import retain
 from services.proxy.sessions import Session, Sessions
@@ -273,12 +275,21 @@ class Gateway:
     ) -> T:
         self._count(exchange, ending)
         try:
-            drafts = exchange.drafts(ending, self.contexts)
+            drafts = self._drafts(exchange, ending)
             self.settle(exchange)
             return submit(exchange.session.key.tenant, drafts, exchange.ahead)
         except StoreUnavailable:
             _log.error("event %s is not recorded: the store takes nothing", exchange.event_id)
             raise
+
+    def _drafts(self, exchange: Exchange, ending: Ending) -> list[StoreDraft]:
+        """What the store needs to know: that there was an exchange at least, whatever an upstream has said in it."""
+        try:
+            return exchange.drafts(ending, self.contexts)
+        except Exception as error:
+            _log.error("event %s is recorded without its answer: %s", exchange.event_id, described(error))
+            ending.status, ending.completion, ending.ext["unread"] = "unknown", Completion(), True
+            return exchange.drafts(ending, self.contexts)
 
     def _count(self, exchange: Exchange, ending: Ending) -> None:
         version = exchange.version
@@ -287,7 +298,7 @@ class Gateway:
     async def _submit_large(self, exchange: Exchange, ending: Ending) -> asyncio.Future[list[Stored]]:
         self.store.require_room()
         self._count(exchange, ending)
-        drafts = exchange.drafts(ending, self.contexts)
+        drafts = self._drafts(exchange, ending)
         self.settle(exchange)
         return await self.store.submit_large(exchange.session.key.tenant, drafts)
 
@@ -304,11 +315,17 @@ class Gateway:
         self.forget_log(exchange.session)
 
     def _go_on(self, exchange: Exchange, ending: Ending, stored: list[Stored]) -> None:
-        """Only what is durable may be pointed at: the session goes on from the exchange now that it is."""
-        exchange.stored(ending, stored, self.sessions, self.contexts)
-        session, events = exchange.session, [*exchange.inputs, exchange.call]
-        self.recent.note(session.key, session.session_id, events)
-        self.harvester.offer(session.key.tenant, events)
+        """Only what is durable may be pointed at: the session goes on from the exchange now that it is.
+
+        It is answered, and stored: nothing that goes wrong here is anybody else's. Raises nothing.
+        """
+        try:
+            exchange.stored(ending, stored, self.sessions, self.contexts)
+            session, events = exchange.session, [*exchange.inputs, exchange.call]
+            self.recent.note(session.key, session.session_id, events)
+            self.harvester.offer(session.key.tenant, events)
+        except Exception as error:
+            _log.error("nothing goes on from event %s: %s", exchange.event_id, described(error))
 
     def _go_on_from(self, exchange: Exchange, ending: Ending, placed: asyncio.Future[list[Stored]]) -> None:
         """What was safe before it had its place: the session goes on from there, too."""

@@ -50,7 +50,7 @@ async def embeddings(gateway: Gateway, request: Request, send: Send) -> None:
         arguments={"input": parsed.get("input")},
         result=None if answer is None else answer.get("data"),
         status="error" if failed else "ok",
-        error=body[:2000].decode(errors="replace") if failed else None,
+        error=errors.beginning(body, 2000) if failed else None,
         error_type=f"http_{status}" if failed else None,
         duration_ms=(time.monotonic() - started) * 1000,
         effect="none",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from services.proxy.dialects.base import Problem
 from services.proxy.drafts import StoreUnavailable
 from services.proxy.protection import Blocked
@@ -28,6 +30,15 @@ class ApiError(Exception):
 
 
 _RETRY_AFTER = ((b"retry-after", b"1"),)
+
+
+_WORD = re.compile(r"[\w\-./+=~:@%]*\Z")
+
+
+def beginning(body: bytes, most_bytes: int = 20_000) -> str:
+    """The beginning of what a server has said, without the word it is cut in: nothing would know half a secret."""
+    text = body[:most_bytes].decode(errors="replace")
+    return text if len(body) <= most_bytes else _WORD.sub("", text)
 
 
 def unauthorized() -> ApiError:

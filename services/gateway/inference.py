@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import aiohttp
-import orjson
 
 from services.gateway import errors
 from services.gateway.asgi import JSON, ClientGone, Request, Send, header_value, respond, respond_error
 from services.gateway.core import Gateway
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, beginning
 from services.gateway.names import foreign
 from services.gateway.preparing import Prepared, begun, claimed, confirmed_before, prepare
 from services.gateway.recall import recall
@@ -28,13 +28,14 @@ from services.proxy.capture import LARGE_BYTES
 from services.proxy.completion import Completion
 from services.proxy.dialects import Dialect
 from services.proxy.ending import Ending
+from services.proxy.lenient import mended, read_json
+from services.proxy.redaction.failure import described
 from services.proxy.store import StoreUnavailable
+
+_log = logging.getLogger(__name__)
 
 _AHEAD_S = 0.002
 """An upstream that takes longer leaves time to work ahead; one that does not must not wait for that work."""
-_MAX_ERROR_TEXT = 20_000
-"""Of an upstream's error page this much is kept in the event."""
-
 Headers = list[tuple[bytes, bytes]]
 T = TypeVar("T")
 
@@ -145,7 +146,11 @@ class Call:
         prepared = self._prepared
         if prepared.translator is not None:
             return prepared.translator.whole(parsed)
-        completion = self._exchange.dialect.whole(parsed)
+        try:
+            completion = self._exchange.dialect.whole(parsed)
+        except Exception as error:  # it may say anything; the client gets it, and the event its text
+            _log.error("event %s: the answer can't be read: %s", self._exchange.event_id, described(error))
+            return None
         if completion is None:
             return None
         return (raw if prepared.tokens is None else prepared.tokens.body(parsed)), completion
@@ -197,13 +202,10 @@ def _refused(status: int, raw: bytes, parsed: dict[str, Any] | None, kind: str |
     if kind is None:
         named = error.get("type") or error.get("code") if isinstance(error, dict) else None
         kind = str(named or f"http_{status}")
-    text = raw[:_MAX_ERROR_TEXT].decode(errors="replace")
-    return Ending("error", error_type=kind, error_message=text, ext={"http_status": status})
+    return Ending("error", error_type=kind, error_message=beginning(raw), ext={"http_status": status})
 
 
 def _json(raw: bytes) -> dict[str, Any] | None:
-    try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
+    read = read_json(raw)
+    value = mended(read.value) if read.odd else read.value
     return value if isinstance(value, dict) else None

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import orjson
 
 from services.gateway import errors
 from services.gateway.asgi import Request, Send
 from services.gateway.errors import ApiError
 from services.gateway.upstream import passed_on
 from services.proxy.capture import LARGE_BYTES, Exchange
+from services.proxy.completion import Completion
 from services.proxy.ending import Ending
+from services.proxy.lenient import read_json
+from services.proxy.redaction.failure import described
 from services.proxy.sse import EventSplitter, ServerSentEvent
 from services.proxy.store import StoreUnavailable
 from services.proxy.tokens import TokenCapture
@@ -28,6 +31,8 @@ from services.proxy.translate import Translator
 
 if TYPE_CHECKING:
     from services.gateway.core import Gateway
+
+_log = logging.getLogger(__name__)
 
 
 class StreamRelay:
@@ -50,6 +55,10 @@ class StreamRelay:
         self._translator = translator
         self._assembler = exchange.dialect.assembler()
         self._held = b""
+        self._odd = False
+        """Has it pieces of characters in it?"""
+        self._unread = False
+        """Is there something in it that could not be made out?"""
         self._ttft_ms: float | None = None
 
     async def run(self, response: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]) -> None:
@@ -98,30 +107,54 @@ class StreamRelay:
 
     def _read(self, event: ServerSentEvent) -> bytes:
         """Let the tee see an event; gives what the client shall see of it now."""
-        try:
-            parsed = orjson.loads(event.data) if event.data else None
-        except orjson.JSONDecodeError:
-            parsed = None
+        parsed, odd = read_json(event.data) if event.data else (None, False)
         chunk = parsed if isinstance(parsed, dict) else None
         if chunk is not None:
-            self._assembler.add(chunk)
-            if self._ttft_ms is None and self._assembler.shows(chunk):
-                self._ttft_ms = (time.monotonic() - self._exchange.clock) * 1000
+            self._odd = self._odd or odd
+            self._take_in(chunk)
         if self._assembler.ends(event, chunk):
             self._assembler.end()
             self._held += event.raw
             return self._flush()
-        return event.raw if self._tokens is None or chunk is None else self._tokens.event(event, chunk)
+        return event.raw if self._tokens is None or chunk is None or odd else self._tokens.event(event, chunk)
+
+    def _take_in(self, chunk: dict[str, Any]) -> None:
+        try:
+            self._assembler.add(chunk)
+            if self._ttft_ms is None and self._assembler.shows(chunk):
+                self._ttft_ms = (time.monotonic() - self._exchange.clock) * 1000
+        except Exception as error:  # a client gets what an upstream says, whatever it is
+            if not self._unread:
+                _log.error(
+                    "event %s: a piece of the answer can't be read: %s", self._exchange.event_id, described(error)
+                )
+            self._unread = True
+
+    def _completion(self) -> Completion:
+        """What was said, as far as it could be made out."""
+        try:
+            completion = self._assembler.completion
+            if self._odd:
+                completion.mend()
+            if self._translator is not None:
+                self._translator.complete(completion)
+        except Exception as error:
+            _log.error("event %s: the answer can't be put together: %s", self._exchange.event_id, described(error))
+            self._unread = True
+            return Completion(done=self._assembler.done)
+        return completion
 
     def _flush(self) -> bytes:
         return b"" if self._tokens is None else self._tokens.flush()
 
     def _ending(self, client_gone: bool, broken: str | None) -> Ending:
-        completion = self._assembler.completion
-        if self._translator is not None:
-            self._translator.complete(completion)
+        completion = self._completion()
         ending = Ending("ok", completion, ttft_ms=self._ttft_ms)
-        if completion.error is not None:
+        if self._unread and completion.done:
+            # the client has all of it, the record has not
+            ending.status = "unknown"
+            ending.ext["unread"] = True
+        elif completion.error is not None:
             ending.status = "error"
             ending.error_type = str(completion.error.get("type") or completion.error.get("code") or "upstream_error")
             ending.error_message = str(completion.error.get("message") or "")

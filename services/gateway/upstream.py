@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterable
@@ -26,6 +27,9 @@ _HOP_BY_HOP = frozenset(
      "content-length", "content-encoding", "date", "server"}
 )  # fmt: skip
 """Not passed on: they speak of this connection, or of a body that has been decompressed since."""
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _OURS = _HOP_BY_HOP | {
     "host", "authorization", "x-api-key", "api-key", "cookie", "accept-encoding", "content-type",
@@ -93,7 +97,11 @@ class Upstream:
                 ("accept-encoding", "identity"),
                 *self._credentials(path),
             ],
+            allow_redirects=False,  # to wherever an upstream points, the operator's key must not go
         )
+        if response.status in _REDIRECTS:
+            response.close()
+            raise aiohttp.ClientPayloadError(f"it redirects (status {response.status}), which is not followed")
         return plausible(response)
 
     def _credentials(self, path: str) -> list[tuple[str, str]]:
@@ -183,7 +191,11 @@ def forwarded(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def passed_on(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that reach the client."""
-    return [(name.lower(), value) for name, value in response.raw_headers if _passes(name)]
+    return [
+        (name.lower(), value)
+        for name, value in response.raw_headers
+        if _passes(name) and not _CONTROL.search(value)  # with those no server could send the answer
+    ]
 
 
 def _passes(name: bytes) -> bool:

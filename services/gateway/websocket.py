@@ -16,14 +16,18 @@ import orjson
 from atdp.ids import new_id
 from services.gateway.asgi import Message, Receive, Request, Scope, Send, require_shallow
 from services.gateway.core import Gateway
-from services.gateway.errors import ApiError, malformed
+from services.gateway.errors import ApiError, beginning, malformed
 from services.gateway.inference import infer
 from services.proxy.dialects import RESPONSES
 from services.proxy.dialects.base import dicts
+from services.proxy.lenient import mended, read_json
 from services.proxy.sse import EventSplitter
 
-_MAX_WAITING = 16
-"""Requests a client may send ahead of the answers."""
+_MAX_AHEAD = 64
+"""Requests a client may send ahead of the answers; together they may be as large as one may be."""
+_POLICY = 1008
+"""A closed connection's code (RFC 6455, 7.4.1)."""
+_LAST = ("response.completed", "response.incomplete")
 
 
 async def serve_websocket(gateway: Gateway, scope: Scope, receive: Receive, send: Send, path: str) -> None:
@@ -44,7 +48,7 @@ async def serve_websocket(gateway: Gateway, scope: Scope, receive: Receive, send
 
 async def _refuse(scope: Scope, send: Send, error: ApiError) -> None:
     if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": 1008})
+        await send({"type": "websocket.close", "code": _POLICY})
         return
     body = orjson.dumps(RESPONSES.error_body(error.problem))
     headers = [(b"content-type", b"application/json"), *error.headers]
@@ -58,7 +62,8 @@ class _Connection:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING)
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._ahead_bytes = 0
         self._gone = asyncio.Event()
         self._last: tuple[str, list[Any]] | None = None
         """The last response's id, and the items of the conversation up to its end."""
@@ -67,6 +72,7 @@ class _Connection:
         reading = asyncio.create_task(self._read())
         try:
             while (frame := await self._frames.get()) is not None:
+                self._ahead_bytes -= len(frame)
                 await self._serve(frame)
         finally:
             reading.cancel()
@@ -78,10 +84,18 @@ class _Connection:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
                 self._gone.set()
-                await self._frames.put(None)
+                self._frames.put_nowait(None)
                 return
             text = message.get("text")
-            await self._frames.put(text.encode() if text is not None else message.get("bytes") or b"")
+            frame = text.encode() if text is not None else message.get("bytes") or b""
+            self._ahead_bytes += len(frame)
+            self._frames.put_nowait(frame)
+            # all of it is read, for the client's leaving comes behind it: so there is a bound
+            if self._frames.qsize() > _MAX_AHEAD or self._ahead_bytes > self._gateway.settings.gateway.max_body_bytes:
+                await self._send({"type": "websocket.close", "code": _POLICY, "reason": "too much sent ahead"})
+                self._gone.set()
+                self._frames.put_nowait(None)
+                return
 
     async def _serve(self, frame: bytes) -> None:
         try:
@@ -156,7 +170,7 @@ class _Connection:
 
     async def _text(self, data: bytes) -> None:
         if not self._gone.is_set():
-            await self._send({"type": "websocket.send", "text": data.decode()})
+            await self._send({"type": "websocket.send", "text": data.decode(errors="replace")})
 
 
 class _Answer:
@@ -180,9 +194,10 @@ class _Answer:
             return
         for event in self._splitter.feed(body):
             if event.data:
-                chunk = orjson.loads(event.data) if event.data.startswith(b"{") else None
-                if isinstance(chunk, dict) and chunk.get("type") in ("response.completed", "response.incomplete"):
-                    self.final = chunk.get("response")
+                read = read_json(event.data)
+                chunk = mended(read.value) if read.odd else read.value
+                if isinstance(chunk, dict) and chunk.get("type") in _LAST and isinstance(chunk.get("response"), dict):
+                    self.final = chunk["response"]
                 await self._tell(event.data)
 
     def refuse(self, error: ApiError) -> None:
@@ -196,7 +211,7 @@ class _Answer:
         except orjson.JSONDecodeError:
             body = None
         said = body.get("error") if isinstance(body, dict) else None
-        return said if isinstance(said, dict) else {"message": self._body[:2000].decode(errors="replace")}
+        return said if isinstance(said, dict) else {"message": beginning(self._body, 2000)}
 
 
 def _items(asked: dict[str, Any]) -> list[Any]:

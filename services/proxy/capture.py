@@ -170,7 +170,7 @@ class Exchange:
     def kept(self, ending: Ending) -> list[str]:
         """Ids by which the tenant may name this answer later, or what the provider keeps beside it."""
         found = self.dialect.kept(self.request, ending.completion) if ending.status == "ok" else []
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(id for id in found if "\0" not in id))  # no row can hold those
 
     def stored(self, ending: Ending, became: list[Stored], sessions: Sessions, contexts: ContextBook) -> None:
         """The drafts are durable, and `became` these: let the session go on from here."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.proxy.lenient import mended
 
-@dataclass
+
+@dataclass(repr=False)  # what was said has no place in a log
 class Choice:
     """One of the `n` answers."""
 
@@ -18,7 +20,7 @@ class Choice:
     logprobs: list[float] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(repr=False)
 class Completion:
     """Everything an upstream said in one answer. Nothing is invented: what was not there is absent."""
 
@@ -43,6 +45,13 @@ class Completion:
 
     def choice(self, index: int) -> Choice:
         return self.choices.setdefault(index, Choice(index))
+
+    def mend(self) -> None:
+        """Make of it what can be stored, where it was read of odd JSON."""
+        self.id, self.model, self.state = mended(self.id), mended(self.model), mended(self.state)
+        self.usage, self.error = mended(self.usage), mended(self.error)
+        for choice in self.choices.values():
+            choice.message, choice.finish_reason = mended(choice.message), mended(choice.finish_reason)
 
     def ordered(self) -> list[Choice]:
         return [self.choices[index] for index in sorted(self.choices)]

@@ -11,7 +11,7 @@ from atdp.records import Error, Outcome, Replay, Status
 from services.proxy.completion import Choice, Completion
 
 
-@dataclass
+@dataclass(repr=False)  # what was said has no place in a log
 class Ending:
     """How the exchange went."""
 

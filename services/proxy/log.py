@@ -31,6 +31,7 @@ _MAX_TRANSACTION_BYTES = 32 * 2**20
 """A transaction that has become this big is committed, whatever waits: bounds the writer's memory."""
 _MAX_HEADS = 4096
 """Chain ends kept in memory."""
+_MAX_CONTEXTS = 10_000
 _REWRAPPED_AT_ONCE = 200
 
 _HEAD = (
@@ -48,6 +49,23 @@ class TenantLog:
         self._tenant = tenant
         self._heads: dict[str, Head] = {}
         self._any_pending = True
+        self._doubting = False
+        """Might it have lost contexts?"""
+        self._contexts: set[str] = set()
+        """Those that it is known to have."""
+
+    def doubt(self) -> None:
+        """It may not have what was written there before: events that name a context it lacks are refused from now on,
+        for whoever sends them believes it to be there. They are told again with it."""
+        self._doubting = True
+
+    def write_told(self, jobs: Sequence[Drafts]) -> list[Outcome]:
+        """`write` what somebody was told is kept, and nobody tells again: a context may come later, with other jobs."""
+        doubting, self._doubting = self._doubting, False
+        try:
+            return self.write(jobs)
+        finally:
+            self._doubting = doubting
 
     def in_place(self) -> bool:
         """Is it still where a reader looks for it?"""
@@ -153,6 +171,16 @@ class TenantLog:
             purpose=purpose,
         )
         return Head(*rows[0]) if rows else None
+
+    def lacks_context(self, id: str) -> bool:
+        if not self._doubting or id in self._contexts:
+            return False
+        if not self._connection.query("SELECT 1 FROM contexts WHERE id=:id", id=id):
+            return True
+        if len(self._contexts) >= _MAX_CONTEXTS:
+            self._contexts.clear()
+        self._contexts.add(id)
+        return False
 
     # -- one transaction
 

@@ -73,6 +73,9 @@ class Lookup(Protocol):
     def latest(self, session_id: str, agent: str, purpose: str | None) -> Head | None:
         """The newest trajectory of a session, from the log."""
 
+    def lacks_context(self, id: str) -> bool:
+        """Is a context that an event names not in the log, for that it may have lost some?"""
+
 
 class Placing:
     """One transaction's changes, before they are written."""
@@ -198,6 +201,8 @@ class Placing:
         head = self._head(draft.trajectory_id)
         if head is None:
             raise InvalidDraft(f"{draft.id}: trajectory {draft.trajectory_id} was never opened")
+        if isinstance(draft, EventDraft) and draft.ctx not in self.contexts and self._lookup.lacks_context(draft.ctx):
+            raise InvalidDraft(f"{draft.id}: the log has no context {draft.ctx}")
         seq = head.next_seq
         digest = self._insert(draft, draft.id, draft.kind, head.agent, seq, head.hash)
         closed = "outcome" if _ends(draft) and head.closed in (None, "idle") else head.closed

@@ -104,6 +104,9 @@ class Spool:
         if not self._sizes:
             return None
         number = min(self._sizes)
+        if not self._path(number).exists():
+            self._taken_away(number)
+            return self.read(max_jobs, max_bytes)
         jobs: list[Job] = []
         offset, until = self._offset, self._sizes[number]
         with self._path(number).open("rb") as segment:
@@ -121,7 +124,7 @@ class Spool:
         faults.reach("before_segment_removal")
         if batch.segment == self._last:
             self._close_segment()
-        self._path(batch.segment).unlink()
+        self._path(batch.segment).unlink(missing_ok=True)
         del self._sizes[batch.segment]
         self._offset = 0
         faults.reach("after_segment_removal")
@@ -135,6 +138,7 @@ class Spool:
         """Raises `OSError` when the spool could not take a job now."""
         if self.size >= self._max_bytes:
             raise SpoolFull(f"the spool {self._folder} is full")
+        self._folder.mkdir(parents=True, exist_ok=True)
         probe = self._folder / "probe"
         try:
             _write_new(probe, _PROBE)
@@ -145,6 +149,8 @@ class Spool:
         self._close_segment()
 
     def _append(self, data: bytes) -> None:
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:
+            self._taken_away(self._last)  # what is written there now nobody would ever read
         if self._file is None or self._sizes[self._last] >= self._segment_bytes:
             self._rotate()
         assert self._file is not None
@@ -165,11 +171,20 @@ class Spool:
     def _rotate(self) -> None:
         self._close_segment()
         number = self._last + 1
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._last = number
         self._sizes[number] = 0
         faults.reach("in_spool_rotation")
         sync_folder(self._folder)
+
+    def _taken_away(self, number: int) -> None:
+        """A segment was removed, most likely with its directory: go on without it."""
+        _log.error("%s was taken away with %d bytes in it", self._path(number), self._sizes[number])
+        if number == self._last:
+            self._close_segment()
+        del self._sizes[number]
+        self._offset = 0
 
     def _give_up_segment(self) -> None:
         """Nothing more is written behind a write that failed; what it left is cut off if that is possible."""

@@ -71,6 +71,8 @@ class TenantWriter:
         self._counters = counters
         self._reconciled = reconciled
         self._opened: TenantLog | None = None
+        self._again = False
+        """Was it open before? What is there the next time may be another one."""
         self._failing = False
         self._next_try = 0.0
         self.state: State = "ok"
@@ -176,7 +178,7 @@ class TenantWriter:
         done = 0
         while done < len(batch.jobs):
             faults.reach("before_drained_commit")
-            outcomes = self.log().write(waiting[done:])
+            outcomes = self.log().write_told(waiting[done:])
             faults.reach("after_drained_commit")
             for job, outcome in zip(batch.jobs[done:], outcomes, strict=False):
                 if isinstance(outcome, InvalidDraft):
@@ -223,6 +225,9 @@ class TenantWriter:
             self.close()
         if self._opened is None:
             self._opened = self._opening()
+            if self._again:
+                self._opened.doubt()
+            self._again = True
         return self._opened
 
     def close(self) -> None:

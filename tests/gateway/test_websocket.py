@@ -103,3 +103,41 @@ async def test_a_client_that_leaves_mid_answer_is_recorded_and_the_upstream_let_
     assert call["y"]["status"] == "cancelled"
     assert call["a"]["messages"][0]["parts"][0]["content"] == "half"
     assert running.upstream.cancelled == 1
+
+
+async def test_a_client_that_leaves_with_many_requests_waiting_is_noticed(running: Running) -> None:
+    running.upstream.default = stream(b": alive\n\n", hang=True)
+    async with running.http.ws_connect(f"{running.url}/v1/responses", headers=running.headers()) as socket:
+        for number in range(40):
+            await socket.send_json({"type": "response.create", "model": "gpt-1", "input": f"x {number}"})
+        async with asyncio.timeout(5):
+            while not running.upstream.requests:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while not (events := running.reader.events("support", kinds=["llm_call"])[0]):
+            await asyncio.sleep(0.02)
+    assert events[0][1]["y"]["status"] == "cancelled"
+
+
+async def test_a_client_that_sends_more_ahead_than_is_kept_is_disconnected(running: Running) -> None:
+    running.upstream.default = stream(b": alive\n\n", hang=True)
+    async with running.http.ws_connect(f"{running.url}/v1/responses", headers=running.headers()) as socket:
+        for number in range(100):
+            await socket.send_json({"type": "response.create", "model": "gpt-1", "input": f"x {number}"})
+        while (message := await socket.receive(timeout=5)).type is aiohttp.WSMsgType.TEXT:
+            pass
+        assert message.data == 1008
+
+
+@pytest.mark.parametrize("odd", [b"{no json", b'{"a":"\xff"}', b'{"a":"\\ud83d"}', b'{"a":NaN}'])
+async def test_an_event_that_can_not_be_read_ends_neither_the_connection_nor_the_record(
+    running: Running, odd: bytes
+) -> None:
+    done = {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": []}}
+    running.upstream.scripts.append(stream(b"data: %b\n\n" % odd, b"data: " + orjson.dumps(done) + b"\n\n"))
+    async with running.http.ws_connect(f"{running.url}/v1/responses", headers=running.headers()) as socket:
+        await socket.send_json({"type": "response.create", "model": "gpt-1", "input": "x"})
+        assert (await socket.receive(timeout=5)).data == odd.decode(errors="replace")
+        assert (await socket.receive_json(timeout=5))["type"] == "response.completed"
+    ((_, event),) = running.reader.events("support", kinds=["llm_call"])[0]
+    assert event["y"]["status"] == "ok"

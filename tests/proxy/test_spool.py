@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,16 @@ def test_a_slot_is_held_by_one_process_at_a_time_and_found_when_its_holder_is_go
     found.close()
     assert slots.abandoned() == []
     first.close()
+
+
+def test_a_spool_whose_folder_is_taken_away_goes_on_without_what_was_in_it(tmp_path: Path) -> None:
+    opened = filled(tmp_path / "s", 3)
+    shutil.rmtree(tmp_path / "s")
+    opened.append([Job("a", [event("later")])])
+    assert drained(opened) == ["later"]
+    opened.append([Job("a", [event("lost")])])
+    shutil.rmtree(tmp_path / "s")
+    opened.probe()
+    assert drained(opened) == []
+    opened.append([Job("a", [event("last")])])
+    assert drained(opened) == ["last"]

@@ -308,3 +308,26 @@ def test_the_probe_fails_when_the_log_is_locked(backend: Backend) -> None:
         opened.probe()
     opened.probe()
     opened.close()
+
+
+async def test_after_a_log_was_lost_what_names_a_context_it_lacks_is_refused_and_what_was_spooled_is_kept(
+    tmp_path: Path,
+) -> None:
+    opened = EventStore(tmp_path)
+    await opened.start()
+    await opened.append("a", [CONTEXT, header(), event("e0")])
+    for file in tmp_path.glob("a.sqlite*"):
+        file.unlink()
+    (tmp_path / "a.sqlite").mkdir()
+    assert (await opened.append("a", [header("t2"), event("e2", "t2")]))[0].spooled
+    (tmp_path / "a.sqlite").rmdir()
+    await until_ok(opened)
+    with pytest.raises(InvalidDraft, match="has no context"):
+        await opened.append("a", [header("t3"), event("e3", "t3")])
+    await opened.append("a", [CONTEXT, header("t4"), event("e4", "t4")])
+    await opened.append("a", [header("t5"), event("e5", "t5")])
+    await opened.close()
+    reader = StoreReader(tmp_path)
+    assert [id for id in ("e0", "e2", "e3", "e4", "e5") if reader.record("a", id)] == ["e2", "e4", "e5"]
+    assert [reader.verify("a", trajectory) for trajectory in ("t2", "t4", "t5")] == [[], [], []]
+    reader.close()

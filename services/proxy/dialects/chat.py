@@ -12,7 +12,7 @@ from typing import Any
 from atdp import messages
 from services.proxy.completion import Choice, Completion
 from services.proxy.dialects.base import Assembler, Message, Path, Place, ToolPlace, WrongRequest, dicts
-from services.proxy.dialects.naming import id_of, state_in
+from services.proxy.dialects.naming import id_of, named, state_in
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import DONE, ServerSentEvent
 
@@ -154,8 +154,8 @@ class ChatAssembler(Assembler):
 
 
 def _read_head(completion: Completion, body: dict[str, Any]) -> None:
-    completion.id = body.get("id") or completion.id
-    completion.model = body.get("model") or completion.model
+    completion.id = named(body.get("id")) or completion.id
+    completion.model = named(body.get("model")) or completion.model
     if isinstance(body.get("usage"), dict):
         completion.usage = body["usage"]
     if isinstance(body.get("prompt_token_ids"), list):
@@ -176,4 +176,7 @@ def _read_tail(choice: Choice, raw: dict[str, Any]) -> None:
         choice.token_ids.extend(raw["token_ids"])
     logprobs = raw.get("logprobs")
     if isinstance(logprobs, dict):
-        choice.logprobs.extend(float(token["logprob"]) for token in dicts(logprobs.get("content")))
+        told = [token.get("logprob") for token in dicts(logprobs.get("content"))]
+        numbers = [float(each) for each in told if isinstance(each, int | float)]
+        if len(numbers) == len(told):  # without some, nobody knows whose the others are
+            choice.logprobs.extend(numbers)

@@ -6,6 +6,7 @@ from typing import Any
 
 from services.proxy.completion import Choice, Completion
 from services.proxy.dialects.base import Assembler, Message, Place, WrongRequest, dicts
+from services.proxy.dialects.naming import named
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import DONE, ServerSentEvent
 
@@ -62,8 +63,8 @@ class CompletionsAssembler(Assembler):
 
     def add(self, chunk: dict[str, Any]) -> None:
         completion = self._completion
-        completion.id = chunk.get("id") or completion.id
-        completion.model = chunk.get("model") or completion.model
+        completion.id = named(chunk.get("id")) or completion.id
+        completion.model = named(chunk.get("model")) or completion.model
         if isinstance(chunk.get("usage"), dict):
             completion.usage = chunk["usage"]
         error = chunk.get("error")

@@ -27,7 +27,7 @@ from services.proxy.dialects.base import (
     flat_tools,
     text_paths,
 )
-from services.proxy.dialects.naming import id_of, state_in
+from services.proxy.dialects.naming import id_of, named, state_in
 from services.proxy.sse import ServerSentEvent
 
 BLOCK_PART = "x.anthropic"
@@ -207,8 +207,8 @@ class MessagesAssembler(Assembler):
 
 def _read_head(completion: Completion, body: dict[str, Any]) -> None:
     completion.state.extend(id_of(body.get("container") or {}))
-    completion.id = body.get("id") or completion.id
-    completion.model = body.get("model") or completion.model
+    completion.id = named(body.get("id")) or completion.id
+    completion.model = named(body.get("model")) or completion.model
     if isinstance(body.get("usage"), dict):
         completion.usage = body["usage"]
 

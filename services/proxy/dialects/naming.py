@@ -35,5 +35,10 @@ def id_of(value: Any) -> list[str]:
     return [id] if isinstance(id, str) and id else []
 
 
+def named(value: Any) -> str | None:
+    """An answer's id or a model's name as an upstream gives it; None for what is none."""
+    return value if isinstance(value, str) else None
+
+
 def _of_the_vendor(skill: dict[str, Any], id: str) -> bool:
     return skill.get("type") == "anthropic" or id.startswith("openai-")

@@ -28,7 +28,7 @@ from services.proxy.dialects.base import (
     flat_tools,
     text_paths,
 )
-from services.proxy.dialects.naming import id_of, state_in
+from services.proxy.dialects.naming import id_of, named, state_in
 from services.proxy.dialects.openai import OpenAIDialect
 from services.proxy.sse import ServerSentEvent
 
@@ -135,14 +135,14 @@ class ResponsesAssembler(Assembler):
         self._items: dict[int, dict[str, Any]] = {}
 
     def ends(self, event: ServerSentEvent, chunk: dict[str, Any] | None) -> bool:
-        return chunk is not None and chunk.get("type") in _TERMINAL
+        return chunk is not None and named(chunk.get("type")) in _TERMINAL
 
     def shows(self, chunk: dict[str, Any]) -> bool:
         kind = chunk.get("type")
         return isinstance(kind, str) and kind.startswith("response.output")
 
     def add(self, chunk: dict[str, Any]) -> None:
-        kind, response = chunk.get("type"), chunk.get("response")
+        kind, response = named(chunk.get("type")), chunk.get("response")
         if kind in _TERMINAL and isinstance(response, dict):
             self._items.clear()
             self._texts = Texts()
@@ -151,8 +151,8 @@ class ResponsesAssembler(Assembler):
             error = chunk.get("error")
             self._completion.error = error if isinstance(error, dict) else chunk
         elif isinstance(response, dict):
-            self._completion.id = response.get("id") or self._completion.id
-            self._completion.model = response.get("model") or self._completion.model
+            self._completion.id = named(response.get("id")) or self._completion.id
+            self._completion.model = named(response.get("model")) or self._completion.model
         elif isinstance(chunk.get("output_index"), int):
             self._add(chunk["output_index"], str(kind), chunk)
 
@@ -201,8 +201,8 @@ def _part(item: dict[str, Any], field: str, index: Any, empty: dict[str, Any]) -
 
 
 def _read(completion: Completion, response: dict[str, Any]) -> None:
-    completion.id = response.get("id") or completion.id
-    completion.model = response.get("model") or completion.model
+    completion.id = named(response.get("id")) or completion.id
+    completion.model = named(response.get("model")) or completion.model
     if isinstance(response.get("usage"), dict):
         completion.usage = response["usage"]
     if isinstance(response.get("error"), dict):
@@ -214,7 +214,7 @@ def _read(completion: Completion, response: dict[str, Any]) -> None:
         choice.message = {"output": dicts(response.get("output"))}
     output = dicts(choice.message["output"])
     choice.finish_reason = _finish_reason(response, output)
-    told = [item for item in output if item.get("type") in _WITH_STATE]
+    told = [item for item in output if named(item.get("type")) in _WITH_STATE]
     completion.state = list(dict.fromkeys([*id_of(response.get("conversation") or {}), *state_in(told)]))
 
 
