@@ -202,7 +202,7 @@ class Conversation:
             header["origin"]["imported_from"] = self._options.imported_from
         if self._absent:
             header["ext"] = {**header.get("ext", {}), TIME_ABSENT: True}
-            self.loss.note("time", why="the source has no times; the records have the import's")
+            self.loss.note("time", why="no times in the source; the records have the file's own")
         items: list[Item] = [*self._contents]
         items.append(msgspec.convert({"atdp": "1.0", "record": "context", "id": self.ctx, "body": self._body}, Context))
         items.append(msgspec.convert(within_json(header), TrajectoryDraft))

@@ -71,7 +71,11 @@ class JudgeVerdicts(Format):
             if line.get("judge_justification"):
                 draft["explanation"] = line["judge_justification"]
             yield Late("trajectory", trajectory, msgspec.convert(draft, AnnotationDraft))
-        loss.note("time", why="the source has no times; the records have the import's", count=loss.items)
+        loss.note(
+            "time",
+            why="no times in the source; the records have the file's own",
+            count=loss.items,
+        )
 
     def lines(self, records: Iterable[Record], content: ContentOf, loss: LossReport) -> Iterator[bytes]:
         for view in trajectories(records):

@@ -102,7 +102,7 @@ def _require_mlflow(config: Settings) -> None:
     except httpx.HTTPError as error:
         raise RegistryError(
             f"MLflow does not answer at {config.mlflow_url} ({error}): start the stack with `evoplane up`,"
-            " or it alone with `evoplane up --only mlflow`"
+            " or, to capture alone, `evoplane down` and then `evoplane up --only gateway --only mlflow`"
         ) from error
 
 

@@ -198,6 +198,7 @@ def export(
         "purpose": selection.purpose,
         "records": selection.written,
         "withheld": selection.withheld,
+        "broken_off": selection.broken_off,
         "loss": loss.to_builtins(),
     }
     if json:
@@ -206,6 +207,10 @@ def export(
     out.print(f"{selection.written} records, {loss.items} items -> {file}", highlight=False)
     if selection.withheld:
         out.print(f"{selection.withheld} trajectories withheld: not eligible for {selection.purpose}", style="yellow")
+    if selection.broken_off:
+        out.print(f"{selection.broken_off} answers left out: they failed or broke off", style="yellow")
+    if not loss.items and kind.name != "atdp":
+        out.print(f"the file is empty: nothing in them makes an item of {kind.name}", style="yellow")
     _print_loss(result["loss"])
 
 

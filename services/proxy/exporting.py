@@ -25,11 +25,14 @@ class Selection:
         self.purpose = purpose
         self.written = 0
         self.withheld = 0
+        self.broken_off = 0
+        """Answers that were left out of what is trained on."""
 
     def records(self, whole: bool) -> Iterator[dict[str, Any]]:
         """Records, oldest trajectory first, each context before the first trajectory that names it.
 
-        `whole` loads content kept apart; without it records are as stored, and their hashes hold.
+        `whole` loads content kept apart; without it records are as stored, and their hashes hold. Of what is whole and
+        to be trained on, answers are left out that failed or are not known to be whole.
         """
         for tenant in self._tenants:
             self._tenant = tenant
@@ -41,6 +44,8 @@ class Selection:
                 if not eligible(chain, self.purpose):
                     self.withheld += 1
                     continue
+                if whole and self.purpose == "train":
+                    chain = self._to_learn(chain)
                 for id in dict.fromkeys(record["ctx"] for record in chain if "ctx" in record):
                     context = None if id in contexts else self._reader.contexts(tenant, id)
                     contexts.add(id)
@@ -50,6 +55,12 @@ class Selection:
                 for record in chain:
                     self.written += 1
                     yield parts.internalize(record, self.content) if whole else record
+
+    def _to_learn(self, chain: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Without calls whose answer is not whole: a model would learn to break off."""
+        kept = [record for record in chain if record.get("kind") != "llm_call" or record["y"]["status"] == "ok"]
+        self.broken_off += len(chain) - len(kept)
+        return kept
 
     def content(self, digest: str) -> bytes | None:
         """Content of the tenant whose records are being read."""

@@ -14,6 +14,7 @@ import pytest
 from atdp import convert
 from atdp.convert.base import Item
 from atdp.eligibility import eligible
+from atdp.records import EventDraft, Outcome
 from services.proxy import importing
 from services.proxy.drafts import InvalidDraft, Stored, StoreDraft
 from services.proxy.exporting import Selection
@@ -235,6 +236,25 @@ async def test_only_what_may_be_used_for_a_purpose_leaves_and_the_rest_is_counte
     assert [record["record"] for record in records[:2]] == ["context", "trajectory"]
     assert "x" * 3000 in str(records)
     assert list(Selection(StoreReader(tmp_path), ["acme"], None, "atif", "debug").records(whole=True)) == []
+
+
+@pytest.mark.parametrize(("purpose", "answers"), [("train", 1), ("debug", 2)])
+async def test_an_answer_that_broke_off_is_in_nothing_that_is_trained_on(
+    store: EventStore, tmp_path: Path, purpose: str, answers: int
+) -> None:
+    def some() -> Iterator[Item]:
+        calls = 0
+        for item in items(lines("one")):
+            if isinstance(item, EventDraft) and item.kind == "llm_call":
+                calls += 1
+                if calls == 2:
+                    item = msgspec.structs.replace(item, y=Outcome(status="cancelled"))
+            yield item
+
+    await import_(store, some(), train="allow")
+    selection = Selection(StoreReader(tmp_path), ["acme"], None, None, purpose)
+    calls = [record for record in selection.records(whole=True) if record.get("kind") == "llm_call"]
+    assert (len(calls), selection.broken_off) == (answers, 2 - answers)
 
 
 async def test_an_import_into_either_database_verifies_and_is_there_once(log: EventStore, reader: StoreReader) -> None:
