@@ -36,7 +36,7 @@ from services.gateway.names import unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called, reason
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
-from services.proxy.a2a_names import listing, named_by, told_by
+from services.proxy.a2a_names import ambiguous, listing, named_by, told_by
 from services.proxy.clients import CONTROL
 from services.proxy.drafts import Answer
 from services.proxy.mcp_memory import owner_of
@@ -71,6 +71,10 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         if wrong is not None:
             error = errors.malformed("A method is a string.")
             await respond_jsonrpc_error(send, error, wrong.get("id"), INVALID_REQUEST)
+            return
+        if settings.tenant is None and ambiguous(body):
+            error = errors.malformed("A field of the request is there twice, in one spelling or another.")
+            await respond_jsonrpc_error(send, error, None, INVALID_REQUEST)
             return
         call = _Exchange(gateway, request, key, name, messages)
         id = call.id

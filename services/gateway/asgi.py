@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -27,6 +28,14 @@ MAX_DEPTH = 128
 """Levels of a request's JSON: of those that write it again the first gives up at 254, and an event has some of its
 own around it."""
 _HOLDERS = frozenset({list, dict})
+
+
+_UNSENDABLE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def sendable(value: bytes) -> bool:
+    """May a header have this value? With any other the server would send nothing of the response."""
+    return _UNSENDABLE.search(value) is None
 
 
 def header_value(text: str) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 from atdp.records import Cause
 from evoplane.settings import McpServer
 from registry.tenants import Key
+from services.gateway import errors
 from services.gateway.asgi import Request, Send
 from services.gateway.boundary import session_of, store_reports, waiting_session
 from services.gateway.core import Gateway
@@ -25,6 +26,8 @@ from services.gateway.errors import ApiError
 from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, request_messages, respond_jsonrpc_error
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called
+from services.proxy.drafts import Answer
+from services.proxy.engines.base import StorageFailed
 from services.proxy.mcp_calls import (
     Call,
     MessageId,
@@ -39,6 +42,7 @@ from services.proxy.mcp_calls import (
 from services.proxy.mcp_memory import SessionNotFound, owner_of
 from services.proxy.reports import Reported, report_id
 from services.proxy.sessions import MAX_ID_LENGTH
+from services.proxy.store import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +63,11 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             raise ApiError(405, f"Use POST, GET or DELETE for {request.path}.", code="method_not_allowed")
         gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
+        await _require_own(gateway, key.tenant, name, request)
         call = _Exchange(gateway, request, key, name, settings)
         id = await call.begin(request_messages(body))
         headers = request_headers(request, settings.headers, apart is not None)
+        url = address(settings.url, below, request.query)
     except SessionNotFound:
         await respond_jsonrpc_error(send, ApiError(404, "Session not found.", code="session_not_found"), id)
         return
@@ -70,7 +76,7 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         return
     opening = gateway.peers.open(
         request.method,
-        address(settings.url, below, request.query),
+        url,
         headers,
         body if request.method == "POST" else None,
         endless=request.method == "GET",
@@ -82,6 +88,26 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
     except asyncio.CancelledError:
         gateway.spawn(call.ended("broken", None, "the gateway stopped"))
         raise
+
+
+async def _require_own(gateway: Gateway, tenant: str, server: str, request: Request) -> None:
+    """Raises `SessionNotFound` for an MCP session that is another tenant's, however long ago it was begun."""
+    id = request.header(_SESSION)
+    if not id or len(id) > MAX_ID_LENGTH or gateway.mcp.knows(server, id):
+        return
+    others = [each for each in gateway.control.picture.tenants if each != tenant]
+    name = _name(server, id)
+    try:
+        theirs = await asyncio.to_thread(lambda: any(gateway.reader.answer(each, name) for each in others))
+    except StorageFailed as error:
+        raise errors.not_recording() from error
+    if theirs:
+        raise SessionNotFound(id)
+
+
+def _name(server: str, id: str) -> str:
+    """What an MCP session is remembered under in its tenant's log, beside the ids of models' answers."""
+    return f"mcp:{server}:{id}"
 
 
 class _Exchange:
@@ -103,6 +129,7 @@ class _Exchange:
 
     async def begin(self, messages: list[JsonRpc]) -> Any:
         """Take in what the client sends; gives the id that errors of our own are answered under."""
+        await self._keep()
         first = None
         for message in messages:
             call = call_of(message)
@@ -114,6 +141,17 @@ class _Exchange:
             elif self._conversation is not None and (cancelled := cancelled_id(message)) is not None:
                 self._conversation.cancelled.add(cancelled)
         return None if first is None else first.id[1]
+
+    async def _keep(self) -> None:
+        """Have in the log whose MCP session this is, before anything is said in it: a restart forgets it here."""
+        known, id = self._conversation, self._request.header(_SESSION)
+        if known is None or known.kept or id is None:
+            return
+        try:
+            await self._gateway.store.append(self._key.tenant, [Answer(_name(self._server.name, id), "mcp")])
+        except StoreUnavailable as error:
+            raise errors.unrecorded(error) from error
+        known.kept = True
 
     def opened(self, headers: Mapping[str, str]) -> None:
         """The reply's head is there: it may begin an MCP session."""
@@ -162,7 +200,8 @@ class _Exchange:
         if not call.recorded:
             return
         state = call.params.get("requestState")
-        before = self._memory.asked_before(state) if isinstance(state, str) else None
+        owner, server = owner_of(self._key), self._server.name
+        before = self._memory.asked_before(owner, server, state) if isinstance(state, str) else None
         if before is not None:
             self._session_id = self._session_id or before[0]
             call.causes.append(Cause(id=before[1], rel="input"))
@@ -214,7 +253,7 @@ class _Exchange:
             self._conversation.session_id = session.session_id
         result = answer.get("result")
         if reported.unfinished and isinstance(result, dict) and isinstance(state := result.get("requestState"), str):
-            self._memory.asks(state, session.session_id, told["id"])
+            self._memory.asks(owner_of(self._key), self._server.name, state, session.session_id, told["id"])
 
 
 async def _logged(work: Any) -> None:

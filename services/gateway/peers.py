@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from registry.tenants import Key, key_digest
-from services.gateway.asgi import Request
+from services.gateway.asgi import Request, sendable
 from services.gateway.errors import ApiError, forbidden, unauthorized
 from services.gateway.upstream import plausible
 from services.proxy.clients import CONTROL, MAX_ID_LENGTH
@@ -33,6 +34,8 @@ _CONNECTION = frozenset(
 """About this connection only."""
 _OURS = frozenset({b"host", b"cookie", b"x-api-key", b"accept-encoding"})
 """Of a request: for the gateway."""
+_PATH = "/:@!$&'()*+,;=~-._"
+"""What stands in a path as it is (RFC 3986, 3.3)."""
 _THEIRS = frozenset({b"date", b"server", b"set-cookie"})
 """Of a reply: about the server behind."""
 
@@ -69,12 +72,8 @@ class Peers:
                 skip_auto_headers=("user-agent", "accept", "content-type"),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence),
             )
-            target = response.headers.get("location")
-            if (
-                response.status not in _MOVED
-                or target is None
-                or (to := url.join(URL(target))).origin() != url.origin()
-            ):
+            to = _target(url, response)
+            if to is None:
                 return plausible(response)
             response.close()
             url = to
@@ -88,6 +87,18 @@ class Peers:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+def _target(url: URL, response: aiohttp.ClientResponse) -> URL | None:
+    """Where the server that was asked has moved it to; None for anywhere else."""
+    target = response.headers.get("location")
+    if response.status not in _MOVED or target is None:
+        return None
+    try:
+        to = url.join(URL(target))
+        return to if to.origin() == url.origin() else None
+    except ValueError:
+        return None
 
 
 def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None:
@@ -104,8 +115,10 @@ def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None
 
 
 def address(url: str, rest: str, query: bytes) -> URL:
-    """The peer's address with what the client put behind its own."""
-    full = url.rstrip("/") + ("/" + rest if rest else "") if rest else url
+    """The peer's address with what the client put behind its own; raises 404 for what leads elsewhere."""
+    if any(part in ("..", ".") for part in rest.replace("\\", "/").split("/")):
+        raise ApiError(404, "A path with dots for its parts leads nowhere.", code="unknown_url")
+    full = url.rstrip("/") + "/" + quote(rest, safe=_PATH) if rest else url
     return URL(full + (("&" if "?" in full else "?") + query.decode("latin-1") if query else ""), encoded=True)
 
 
@@ -136,7 +149,7 @@ def reply_headers(response: aiohttp.ClientResponse) -> Headers:
     return [
         (name.lower(), value)
         for name, value in response.raw_headers
-        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-")
+        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-") and sendable(value)
     ]
 
 

@@ -5,12 +5,41 @@ Names of fields are compared without case and underscores, because servers read 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 JsonRpc = dict[str, Any]
 
 LISTING = frozenset({"tasks/list", "listtasks"})
 """Methods whose answers tell of everyone's tasks, in lower case."""
+
+
+class _Object(dict[str, Any]):
+    """A JSON object, and whether two of its fields have the same name for some server."""
+
+    ambiguous = False
+
+
+def ambiguous(body: bytes) -> bool:
+    """May a server read another request in it than is read here, for a field that names a task is there twice?"""
+    try:
+        parsed = json.loads(body, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        return False  # said where it is read
+    return any(_ambiguous(each) for each in (parsed if isinstance(parsed, list) else [parsed]))
+
+
+def _ambiguous(message: Any) -> bool:
+    params = _fields(message).get("params")
+    return any(
+        isinstance(each, _Object) and each.ambiguous for each in (message, params, _fields(params).get("message"))
+    )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    made.ambiguous = len(_fields(made)) < len(pairs)
+    return made
 
 
 def listing(message: JsonRpc) -> bool:
@@ -47,7 +76,8 @@ def told_by(message: JsonRpc) -> list[str]:
             found += [each.get("taskId"), each.get("contextId")]
             if isinstance(each.get("status"), dict):
                 found.append(each.get("id"))
-    return [id for id in dict.fromkeys(found) if isinstance(id, str) and id]
+    told = [id for id in found if isinstance(id, str) and id and "\0" not in id]  # no row can hold those
+    return list(dict.fromkeys(told))
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Conversation:
     running: dict[MessageId, str] = field(default_factory=dict)
     """Event ids of the calls that have no answer yet."""
     cancelled: set[MessageId] = field(default_factory=set)
+    kept: bool = False
+    """Does its tenant's log say whose it is?"""
 
 
 class SessionNotFound(LookupError):
@@ -47,7 +49,7 @@ class McpMemory:
     def __init__(self) -> None:
         self._books: dict[tuple[str, str, str], ToolBook] = {}
         self._conversations: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
-        self._waiting: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        self._waiting: OrderedDict[tuple[Owner, str, bytes], tuple[str, str]] = OrderedDict()
 
     def book(self, key: Key, server: str) -> ToolBook:
         """The server's tools as this agent was shown them."""
@@ -63,21 +65,25 @@ class McpMemory:
         _remember(self._conversations, (server, id), known)
         return known
 
+    def knows(self, server: str, id: str) -> bool:
+        """Is it known here whose MCP session this is?"""
+        return (server, id) in self._conversations
+
     def end(self, server: str, id: str) -> None:
         """The client has ended the MCP session."""
         self._conversations.pop((server, id), None)
 
-    def asks(self, state: str, session_id: str, event_id: str) -> None:
+    def asks(self, owner: Owner, server: str, state: str, session_id: str, event_id: str) -> None:
         """A call's result asks for input: the call comes again with this `requestState`."""
-        _remember(self._waiting, _digest(state), (session_id, event_id))
+        _remember(self._waiting, (owner, server, _digest(state)), (session_id, event_id))
 
-    def asked_before(self, state: str) -> tuple[str, str] | None:
+    def asked_before(self, owner: Owner, server: str, state: str) -> tuple[str, str] | None:
         """Session and event of the call that asked for the input which now comes."""
-        return self._waiting.get(_digest(state))
+        return self._waiting.get((owner, server, _digest(state)))
 
 
 def _digest(state: str) -> bytes:
-    return hashlib.blake2b(state.encode(), digest_size=16).digest()
+    return hashlib.blake2b(state.encode(errors="replace"), digest_size=16).digest()
 
 
 def _remember(memory: OrderedDict[_K, _V], key: _K, value: _V) -> None:

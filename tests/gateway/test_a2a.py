@@ -241,6 +241,40 @@ async def test_anothers_task_does_not_exist_and_the_agent_is_not_asked(
     assert len(agent.requests) == 2, "the tenant's own passes"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":2,"method":"tasks/get","params":{"id":"t1"},"Params":{"id":"own"}}',
+        b'{"id":2,"method":"tasks/get","params":{"id":"t1","ID":"own"}}',
+        b'{"id":2,"method":"tasks/get","params":{"id":"t1","i_d":"own"}}',
+        b'{"id":2,"method":"tasks/get","params":{"id":"t1","Id":null}}',
+        b'{"id":2,"method":"tasks/get","params":{"id":"t1","id":"own"}}',
+        b'{"id":2,"method":"tasks/list","Method":"tasks/get","params":{"id":"own"}}',
+        b'[{"id":2,"method":"tasks/get","METHOD":"x/pushNotificationConfig","params":{"id":"t1","taskId":"own"}}]',
+        b'{"id":2,"method":"message/send","params":{"message":{"parts":[],"taskId":"t1","task_id":"own"}}}',
+    ],
+)
+async def test_a_request_that_two_servers_would_read_differently_reaches_no_shared_agent(
+    gateway: Running, agent: ToolServer, body: bytes
+) -> None:
+    agent.answer = answers(task("working"), task("working", "own"))
+    await post(gateway, ask())
+    lumen = {"authorization": f"Bearer {gateway.secrets['lumen']}"}
+    await post(gateway, ask(), **lumen)
+    headers = {**gateway.headers(), **lumen, "content-type": "application/json"}
+    async with gateway.http.post(gateway.url + "/a2a/billing", data=body, headers=headers) as response:
+        assert (await response.json())["error"]["code"] == -32600
+    assert len(agent.requests) == 2
+
+
+async def test_what_a_message_carries_may_have_names_that_are_alike(gateway: Running, agent: ToolServer) -> None:
+    agent.answer = answers(task("completed"))
+    part = {"kind": "data", "data": {"userId": 1, "user_id": 2}}
+    message = {"role": "user", "messageId": "m1", "parts": [part]}
+    assert (await post(gateway, ask(message=message)))[0] == 200
+    assert len(agent.requests) == 1
+
+
 async def test_a_tenants_tasks_are_known_after_a_restart(gateway: Running, agent: ToolServer) -> None:
     agent.answer = answers(task("working"))
     await post(gateway, ask())

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from registry import tenants
 from services.proxy.store import StoreReader
@@ -330,6 +331,50 @@ async def test_another_tenants_mcp_session_does_not_exist(gateway: Running, serv
     assert (status, json.loads(body)["error"]["message"]) == (404, "Session not found.")
     assert len(server.requests) == 1
     assert gateway.reader.tenants() == ["northwind"]
+
+
+async def test_another_tenants_mcp_session_does_not_exist_after_a_restart_either(
+    gateway: Running, server: ToolServer
+) -> None:
+    assert (await post(gateway, tool_call("find"), **{"mcp-session-id": "m1"}))[0] == 200
+    await gateway.stop()
+    gateway.url, *gateway.server = await serve(gateway.settings)
+    assert (await post(gateway, tool_call("find"), key="lumen", **{"mcp-session-id": "m1"}))[0] == 404
+    assert (await post(gateway, tool_call("find"), **{"mcp-session-id": "m1"}))[0] == 200
+    assert len(server.requests) == 2
+
+
+async def test_a_state_that_a_server_gives_two_tenants_is_each_ones_own(gateway: Running, server: ToolServer) -> None:
+    async def asks(request: web.Request, body: bytes) -> web.StreamResponse:
+        result = {"resultType": "input_required", "requestState": "same", "inputRequests": {}}
+        return web.json_response({"jsonrpc": "2.0", "id": json.loads(body)["id"], "result": result})
+
+    server.answer = asks
+    await post(gateway, tool_call("find"), **{"x-evoplane-session-id": "private"})
+    again = request("tools/call", 2, name="find", arguments={}, requestState="same")
+    await post(gateway, again, key="lumen")
+    (theirs,) = [event for event in events(gateway, "lumen") if event["kind"] == "tool_call"]
+    assert "causes" not in theirs
+    assert "private" not in {row.session_id for row in gateway.reader.trajectories("lumen")}
+    await post(gateway, again)
+    assert [event.get("causes") for event in events(gateway)][-1][0]["rel"] == "input"
+
+
+@pytest.mark.parametrize("path", ["../admin", "%2e%2e/admin", "..%2fadmin", "a/..%5cadmin", "./x"])
+async def test_a_path_that_leads_out_of_the_servers_own_reaches_nothing(
+    gateway: Running, server: ToolServer, path: str
+) -> None:
+    url = URL(f"{gateway.url}/mcp/crm/{path}", encoded=True)
+    async with gateway.http.post(url, json=tool_call("find"), headers=gateway.headers()) as response:
+        assert response.status == 404
+    assert server.requests == []
+
+
+async def test_what_a_path_has_behind_the_servers_own_stays_a_path(gateway: Running, server: ToolServer) -> None:
+    url = URL(f"{gateway.url}/mcp/crm/a%3Fq=1/b%20c?x=2", encoded=True)
+    async with gateway.http.post(url, json=tool_call("find"), headers=gateway.headers()) as response:
+        assert response.status == 200
+    assert server.requests[0][0].raw_path == "/mcp/a%3Fq=1/b%20c?x=2"
 
 
 # -- what is known of a tool
