@@ -123,8 +123,8 @@ class _Exchange:
         self._session_id = session_named(request)
         self._calls: dict[MessageId, Call] = {}
         id = request.header(_SESSION)
-        known = id is not None and len(id) <= MAX_ID_LENGTH
-        self._conversation = self._memory.converse(owner_of(key), name, id) if known and id else None
+        self._mcp_id = id if id and len(id) <= MAX_ID_LENGTH else None
+        self._conversation = self._memory.converse(owner_of(key), name, self._mcp_id) if self._mcp_id else None
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def begin(self, messages: list[JsonRpc]) -> Any:
@@ -144,11 +144,12 @@ class _Exchange:
 
     async def _keep(self) -> None:
         """Have in the log whose MCP session this is, before anything is said in it: a restart forgets it here."""
-        known, id = self._conversation, self._request.header(_SESSION)
-        if known is None or known.kept or id is None:
+        known = self._conversation
+        if known is None or known.kept or self._mcp_id is None:
             return
+        name = _name(self._server.name, self._mcp_id)
         try:
-            await self._gateway.store.append(self._key.tenant, [Answer(_name(self._server.name, id), "mcp")])
+            await self._gateway.store.append(self._key.tenant, [Answer(name, "mcp")])
         except StoreUnavailable as error:
             raise errors.unrecorded(error) from error
         known.kept = True
@@ -159,10 +160,12 @@ class _Exchange:
         if id is not None and self._conversation is None and len(id) <= MAX_ID_LENGTH:
             with contextlib.suppress(SessionNotFound):
                 self._conversation = self._memory.converse(owner_of(self._key), self._server.name, id)
+                self._mcp_id = id
             for call in self._calls.values():
                 self._run(call)
 
     async def message(self, message: JsonRpc) -> None:
+        await self._keep()
         asked = call_of(message)
         if asked is not None:
             if self._conversation is not None and asked.recorded:

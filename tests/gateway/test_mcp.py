@@ -336,7 +336,13 @@ async def test_another_tenants_mcp_session_does_not_exist(gateway: Running, serv
 async def test_another_tenants_mcp_session_does_not_exist_after_a_restart_either(
     gateway: Running, server: ToolServer
 ) -> None:
-    assert (await post(gateway, tool_call("find"), **{"mcp-session-id": "m1"}))[0] == 200
+    async def initialized(request: web.Request, body: bytes) -> web.StreamResponse:
+        answer = {"jsonrpc": "2.0", "id": 1, "result": {"capabilities": {}}}
+        return web.json_response(answer, headers={"mcp-session-id": "m1"})
+
+    listed, server.answer = server.answer, initialized
+    assert (await post(gateway, request("initialize")))[2]["mcp-session-id"] == "m1"
+    server.answer = listed
     await gateway.stop()
     gateway.url, *gateway.server = await serve(gateway.settings)
     assert (await post(gateway, tool_call("find"), key="lumen", **{"mcp-session-id": "m1"}))[0] == 404
