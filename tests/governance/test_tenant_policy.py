@@ -19,7 +19,7 @@ def test_a_policy_is_read_from_toml_kept_audited_and_seen_by_the_gateway(tmp_pat
     assert tenant_policy.get(connection, "b") == DEFAULT
     assert audit.entries(connection, "a")[-1].detail["retention_days"] == 30
     watcher = ControlWatcher(tmp_path / "control.sqlite", "m", tmp_path / "keys")
-    watcher._connection, watcher._master = connection, b"m" * 32
+    watcher._master = b"m" * 32
     watcher.refresh()
     assert watcher.picture.policies["a"].budget.tokens_per_day == 5
     assert set(watcher.picture.tenant_keys) == {"a"}
