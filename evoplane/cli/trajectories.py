@@ -30,11 +30,14 @@ Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 Agent = Annotated[str | None, typer.Option(help="Only this agent's.")]
 
 
+_MOST_LISTED = 1_000_000
+
+
 @app.command("list")
 def list_trajectories(
     tenant: Tenant = None,
     agent: Agent = None,
-    limit: Annotated[int, typer.Option(help="Newest so many per tenant.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="Newest so many per tenant.", min=1, max=_MOST_LISTED)] = 20,
     json: Json = False,
 ) -> None:
     """List trajectories, newest first; standard error says where there are more.

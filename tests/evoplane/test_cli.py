@@ -94,6 +94,8 @@ def test_nothing_captured_verifies_clean() -> None:
         (["rollback", "--agent", "nobody"], "no serving version"),
         (["lineage", "--agent", "nobody"], "no agent 'nobody'"),
         (["tenant", "retain", "nobody"], "no tenant 'nobody'"),
+        (["tenant", "policy", "show", "../x"], "no tenant '../x'"),
+        (["tenant", "policy", "set", "acme", sys.executable], "is no text in UTF-8"),
         (["trajectories", "list", "--agent", "nobody"], "no agent 'nobody'"),
         (["approvals", "approve", "apr_0", "--by", "dana"], "no approval 'apr_0'"),
         (["lineage", "--agent", "support", "--event", "ev_0"], "no event 'ev_0'"),

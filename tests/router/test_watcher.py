@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +41,7 @@ async def test_a_database_that_was_put_in_the_place_of_the_open_one_is_read_and_
     watcher: ControlWatcher, tmp_path: Path
 ) -> None:
     path = tmp_path / "control.sqlite"
-    os.replace(_copy(path), path)
+    _copy(path).replace(path)
     connection = control.connect(path)
     (key,) = tenants.list_keys(connection)
     tenants.revoke_key(connection, key.id)
@@ -59,7 +58,7 @@ async def test_without_a_database_the_last_picture_stays_grows_old_and_that_is_s
     watcher: ControlWatcher, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, away = tmp_path / "control.sqlite", tmp_path / "away.sqlite"
-    os.replace(path, away)
+    path.replace(away)
     with caplog.at_level(logging.INFO):
         await asyncio.sleep(6 * POLL_S)
     assert len(watcher.picture.keys) == 1
@@ -67,7 +66,7 @@ async def test_without_a_database_the_last_picture_stays_grows_old_and_that_is_s
     assert not path.exists()
     (said,) = [record.message for record in caplog.records if record.name == "services.router.watcher"]
     assert "can't be read: FileNotFoundError" in said
-    os.replace(away, path)
+    away.replace(path)
     await asyncio.sleep(3 * POLL_S)
     assert watcher.age_s < 2 * POLL_S
 
@@ -76,10 +75,10 @@ async def test_what_is_no_database_does_not_take_the_picture_away(watcher: Contr
     path, other = tmp_path / "control.sqlite", tmp_path / "other"
     copy = _copy(path)
     other.write_bytes(b"no database" * 100)
-    os.replace(other, path)
+    other.replace(path)
     await asyncio.sleep(3 * POLL_S)
     assert len(watcher.picture.keys) == 1
     assert watcher.age_s > POLL_S
-    os.replace(copy, path)
+    copy.replace(path)
     await asyncio.sleep(3 * POLL_S)
     assert watcher.age_s < 2 * POLL_S
