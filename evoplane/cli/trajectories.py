@@ -12,6 +12,7 @@ import typer
 from atdp import clock, convert
 from dashboards import steps
 from evoplane.cli import governance
+from evoplane.cli.given_files import require_regular
 from evoplane.cli.output import Json, Printer, err, out, print_json, show
 from evoplane.cli.trajectory_lines import lines
 from evoplane.settings import settings
@@ -136,6 +137,8 @@ def import_files(
 
     Example: evoplane trajectories import gpt-4o-airline.json --tenant northwind --agent airline
     """
+    for file in files:
+        require_regular(file)
     result = asyncio.run(_import(files, tenant, agent, format))
     if json:
         print_json(result)
