@@ -35,6 +35,12 @@ def _http_url(value: str) -> str:
     return value
 
 
+def place_of(url: str) -> str:
+    """How a URL that was read from the settings is told: without its password, and what else it may hold."""
+    parsed = urlsplit(url)
+    return f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path}"
+
+
 def _http_url_or_empty(value: str) -> str:
     return value and _http_url(value)
 

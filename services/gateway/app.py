@@ -35,6 +35,7 @@ from services.gateway.traces import traces
 from services.gateway.webhooks import webhook
 from services.gateway.websocket import serve_websocket
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
+from services.proxy.engines.base import StorageFailed
 
 _log = logging.getLogger(__name__)
 
@@ -238,12 +239,12 @@ async def _lifespan(
             try:
                 await gateway.start()
             except Exception as error:
-                if not isinstance(error, SettingsError):
-                    _log.exception("the gateway can't start")
-                elif on_wrong is not None:
+                if isinstance(error, SettingsError) and on_wrong is not None:
                     on_wrong(error)
+                elif isinstance(error, SettingsError | StorageFailed):
+                    _log.error("the gateway can't start: %s", " ".join(str(error).split()))
                 else:
-                    _log.error("the gateway can't start: %s", error)
+                    _log.exception("the gateway can't start")
                 await send({"type": "lifespan.startup.failed", "message": ""})
                 return
             await send({"type": "lifespan.startup.complete"})

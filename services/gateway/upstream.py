@@ -198,6 +198,10 @@ def _secret(name: str, settings: UpstreamSettings) -> str | None:
     secret = os.environ.get(settings.key_env)
     if not secret:
         raise SettingsError(f"upstreams.{name}.key_env: {settings.key_env} is not set in the environment")
+    if not secret.isprintable():  # no header can hold it: every request would fail
+        raise SettingsError(
+            f"upstreams.{name}.key_env: {settings.key_env} holds a line break or another control character"
+        )
     return secret
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evoplane.settings import SettingsError, read_settings
+from evoplane.settings import SettingsError, place_of, read_settings
 
 
 def test_an_unknown_key_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -224,3 +224,8 @@ def test_a_gateway_whose_settings_turn_out_to_be_wrong_ends_with_one_line_and_st
         [sys.executable, "-m", "services.gateway"], env=environ, capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr.splitlines()) == (2, [f"error: {says}"])
+
+
+def test_a_urls_place_is_told_without_its_password() -> None:
+    assert place_of("https://user:p%40ss@host:4318/v1/traces?key=s3cret") == "https://host:4318/v1/traces"
+    assert place_of("http://[::1]:9") == "http://[::1]:9"
