@@ -102,7 +102,7 @@ def _refuse_secrets(path: Path, data: dict[str, Any]) -> None:
 def _wrong(error: ErrorDetails) -> str:
     """What is wrong with one key, and what is expected there. Never the value: it may be a secret in a wrong place."""
     loc = error["loc"]
-    name = ".".join(map(str, loc))
+    name = ".".join(key if (key := str(part)).isprintable() else ascii(key)[1:-1] for part in loc)
     if error["type"] == "extra_forbidden":
         known = _keys_of(loc[:-1])
         close = difflib.get_close_matches(str(loc[-1]), known, n=1)
