@@ -58,6 +58,7 @@ def main(arguments: list[str]) -> int:
     only.add_argument(_SIGNALS, action="store_true", help="judging and replies only; started by the process itself")
     told = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every URL, an alert hook's password and all
     config = settings()
     if told.quick or told.signals:
         wait_for_server(config)

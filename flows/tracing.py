@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dashboards.traces import mirror
 from dashboards.traces.forward import forward
 from evaluators.cases import Case
-from evoplane.settings import Settings, SettingsError
+from evoplane.settings import Settings, SettingsError, place_of
 from registry import tracking
 from services.proxy.reader import StoreReader
 
@@ -33,11 +33,12 @@ def to_mlflow(config: Settings, reader: StoreReader, agent: str, cases: Sequence
 
 def to_collector(config: Settings) -> str:
     """Send what has ended; what a person should know of it."""
+    place = place_of(config.otlp.url)
     try:
         number = forward(config)
     except SettingsError:
         raise
     except Exception as error:  # the next look sends it again
-        _log.warning("traces were not taken by %s: %s", config.otlp.url, error)
-        return f"traces NOT taken by {config.otlp.url}: {type(error).__name__}"
-    return f"{number} trajectories to {config.otlp.url}" if number else ""
+        _log.warning("traces were not taken by %s: %s", place, error)
+        return f"traces NOT taken by {place}: {type(error).__name__}"
+    return f"{number} trajectories to {place}" if number else ""

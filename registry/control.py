@@ -69,8 +69,8 @@ UPDATE versions SET body=CAST(json_set(CAST(body AS TEXT), '$.manifest.guardrail
 """Step n leads from `user_version` n to n + 1; new tables are made by the schema above."""
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the control database, creating it unless `read_only`.
+def connect(path: Path, *, read_only: bool = False, must_exist: bool = False) -> sqlite3.Connection:
+    """Open the control database, creating it unless `read_only` or `must_exist`.
 
     Autocommit mode: whoever writes more than one row does it inside `transaction`.
     """
@@ -83,8 +83,15 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             isolation_level=None,
         )
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None)
+        if not must_exist:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            check_same_thread=False,
+            isolation_level=None,
+        )
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")

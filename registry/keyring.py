@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from atdp.randomness import random_bytes
+from evoplane.settings import SettingsError
 from registry import audit
 from registry.control import now, transaction
 from registry.tenants import RegistryError
@@ -34,6 +35,10 @@ _ENV = "EVOPLANE_MASTER_KEY"
 
 class KeyringError(RegistryError):
     """A key that is missing, malformed or not the one that is needed."""
+
+
+class WrongMasterKey(KeyringError, SettingsError):
+    """The master key is malformed, may be read by others, or is another than the one tenants' keys were wrapped by."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,10 @@ def decrypt(key: bytes, data: bytes, about: bytes) -> bytes:
 
 
 def master_key(folder: Path, environ: Mapping[str, str] | None = None) -> bytes:
-    """The master key, 32 bytes; made in `folder/master.key` (mode 0600) when there is none yet."""
+    """The master key, 32 bytes; made in `folder/master.key` (mode 0600) when there is none yet.
+
+    Raises `WrongMasterKey`.
+    """
     text = (os.environ if environ is None else environ).get(_ENV)
     if text:
         return _parse(text, f"the variable {_ENV}")
@@ -106,7 +114,7 @@ def master_key(folder: Path, environ: Mapping[str, str] | None = None) -> bytes:
     if not path.exists():
         _make(path)
     if path.stat().st_mode & 0o077:
-        raise KeyringError(f"{path} may be read by others: run `chmod 600 {path}`")
+        raise WrongMasterKey(f"{path} may be read by others: run `chmod 600 {path}`")
     return _parse(path.read_text(), str(path))
 
 
@@ -135,13 +143,13 @@ def rotate(connection: sqlite3.Connection, master: bytes, tenant: str, actor: st
 
 
 def load(connection: sqlite3.Connection, master: bytes) -> dict[str, TenantKeys]:
-    """Every tenant's keys; raises `KeyringError` when the master key is not the one that wrapped them."""
+    """Every tenant's keys; raises `WrongMasterKey` when another than this one wrapped them."""
     versions: dict[str, dict[int, bytes]] = {}
     for row in connection.execute("SELECT tenant, version, wrapped FROM tenant_keys"):
         try:
             key = decrypt(master, row["wrapped"], _name(row["tenant"], row["version"]))
         except InvalidTag as error:
-            raise KeyringError(
+            raise WrongMasterKey(
                 f"the master key does not open the key of {row['tenant']}: restore the one it was made with"
                 f" ({_ENV} or keys/master.key)"
             ) from error
@@ -185,7 +193,7 @@ def _parse(text: str, where: str) -> bytes:
     try:
         key = bytes.fromhex(value) if len(value) == 2 * KEY_BYTES else base64.b64decode(value, validate=True)
     except (ValueError, binascii.Error) as error:
-        raise KeyringError(f"{where} holds no key: 32 bytes in base64 or hexadecimal are needed") from error
+        raise WrongMasterKey(f"{where} holds no key: 32 bytes in base64 or hexadecimal are needed") from error
     if len(key) != KEY_BYTES:
-        raise KeyringError(f"{where} holds {len(key)} bytes; a master key has {KEY_BYTES}")
+        raise WrongMasterKey(f"{where} holds {len(key)} bytes; a master key has {KEY_BYTES}")
     return key

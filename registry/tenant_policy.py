@@ -10,6 +10,7 @@ import re
 import sqlite3
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
@@ -27,6 +28,19 @@ _MAX_PATTERN = 300
 _SEARCH_S = 0.02
 _NESTED_REPEAT = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
 """`(a+)+`: a pattern that takes exponential time would stop the gateway."""
+
+
+_MAX_REPEATED = 100_000
+"""Characters that a pattern's counted repetitions may stand for: they are written out when it is compiled, and
+`((a{1000}){1000}){1000}` would take all memory."""
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)?,?(\d+)?\}|.", re.DOTALL)
+
+_MAX_TERMS = 20_000
+"""Those take seconds to compile, which a gateway has to."""
+
+_MAX_RETENTION_DAYS = 36_500
+_MAX_BUDGET = 2**53
+"""What JSON carries whole."""
 
 
 class BoundedPattern:
@@ -70,9 +84,11 @@ class Dictionary(_Policy, frozen=True):
             texts.append(f"(?:{pattern})")
         try:
             compiled = regex.compile("|".join(texts), regex.IGNORECASE if self.ignore_case else 0)
-        except regex.error as error:
-            raise RegistryError(f"dictionary {self.name}: {error}") from error
-        if not texts or compiled.search("") is not None:
+            empty = not texts or compiled.search("", timeout=_SEARCH_S) is not None
+        except Exception as error:  # beside its own, that there is no memory for it, or that it calls itself for ever
+            why = str(error) or type(error).__name__
+            raise RegistryError(f"dictionary {self.name}: it can't be compiled: {why}") from error
+        if empty:
             raise RegistryError(f"dictionary {self.name} is empty, or a pattern of it matches nothing at all")
         return BoundedPattern(compiled)
 
@@ -131,6 +147,15 @@ class TenantPolicy(_Policy, frozen=True):
         """How a record names the policy it was redacted under."""
         return self.redaction if self == TenantPolicy(redaction=self.redaction) else f"{self.redaction}+tenant"
 
+    def expires(self, opened: datetime) -> datetime | None:
+        """The end of retention of what was opened then; None is never."""
+        if self.retention_days is None:
+            return None
+        try:
+            return opened + timedelta(days=self.retention_days)
+        except OverflowError:  # more than can be set now
+            return datetime.max.replace(tzinfo=UTC)
+
     @property
     def journals(self) -> bool:
         """May what was captured lie on the disk for a moment before it is redacted, encrypted?
@@ -155,9 +180,54 @@ def parse(text: str) -> TenantPolicy:
         policy = msgspec.convert(tomllib.loads(text), TenantPolicy)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise RegistryError(f"this is no tenant policy: {error}") from error
+    except RecursionError as error:
+        raise RegistryError("this is no tenant policy: it is nested too deeply") from error
+    except ValueError as error:  # Python converts no longer ones
+        raise RegistryError("this is no tenant policy: it has a number of too many digits") from error
+    _require_sensible(policy)
     for dictionary in policy.dictionaries:
         dictionary.compiled()
     return policy
+
+
+def _require_sensible(policy: TenantPolicy) -> None:
+    """Not part of the type: a policy that was set before there were these bounds is read on."""
+    if (policy.retention_days or 0) > _MAX_RETENTION_DAYS:
+        raise RegistryError(
+            f"retention_days: {_MAX_RETENTION_DAYS} is the longest; leave it out to keep things for ever"
+        )
+    if sum(len(dictionary.terms) for dictionary in policy.dictionaries) > _MAX_TERMS:
+        raise RegistryError(f"dictionaries: {_MAX_TERMS} terms are the most, of all together")
+    for dictionary in policy.dictionaries:
+        for pattern in dictionary.patterns:
+            if _repeated(pattern) > _MAX_REPEATED:
+                raise RegistryError(
+                    f"dictionary {dictionary.name}: {pattern!r} repeats too much, a repetition of repetitions"
+                )
+    for budget in (policy.budget, *policy.key_budgets.values()):
+        for name in budget.__struct_fields__:
+            if (getattr(budget, name) or 0) > _MAX_BUDGET:
+                raise RegistryError(f"{name}: {_MAX_BUDGET} is the largest; leave it out for no limit")
+
+
+def _repeated(pattern: str) -> int:
+    """About how many characters a pattern stands for with its counted repetitions written out."""
+    sizes, last = [0], 0
+    for token in _TOKEN.finditer(pattern):
+        if token[0] == "(":
+            sizes.append(0)
+            continue
+        if token[0] == ")" and len(sizes) > 1:
+            last = sizes.pop()
+        elif token[1] or token[2]:
+            times = max(int(token[1] or 0), int(token[2] or 0), 1)
+            sizes[-1] += last * (times - 1)
+            last *= times
+            continue
+        else:
+            last = 1
+        sizes[-1] += last
+    return sum(sizes)
 
 
 def put(connection: sqlite3.Connection, tenant: str, policy: TenantPolicy, actor: str) -> TenantPolicy:

@@ -239,6 +239,8 @@ def _explained(items: Iterator[Item], loss: LossReport) -> Iterator[Item]:
         yield from items
     except ConversionError:
         raise
+    except RecursionError as error:
+        raise ConversionError(f"item {loss.items + 1} is nested too deeply") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         at = f"item {loss.items + 1}"
         raise ConversionError(f"{at} is not of the format {loss.format}: {type(error).__name__} {error}") from error

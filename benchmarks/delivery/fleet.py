@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,7 +38,7 @@ def fleet(folder: Path, gateways: int) -> Iterator[Fleet]:
         (shared / name).mkdir(parents=True)
     upstream = free_port()
     told = {
-        "EVOPLANE_CONFIG": str(folder / "none.toml"),
+        "EVOPLANE_CONFIG": os.devnull,
         "EVOPLANE_PATHS__VAR": json.dumps(str(shared)),
         "EVOPLANE_MODEL__NAME": json.dumps(MODEL),
         "EVOPLANE_WORKER__VLLM_PORT": str(upstream),

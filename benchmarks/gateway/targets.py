@@ -6,6 +6,7 @@ Each is one process (MLflow: a parent and one worker), started as its users star
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def evoplane(folder: Path, upstream: int, capture: str, name: str) -> Iterator[T
     port = free_port()
     var = folder / name
     environment = inherited(
-        EVOPLANE_CONFIG=str(folder / "none.toml"),
+        EVOPLANE_CONFIG=os.devnull,
         EVOPLANE_PATHS__VAR=json.dumps(str(var)),
         EVOPLANE_GATEWAY__PORT=str(port),
         EVOPLANE_GATEWAY__CAPTURE=json.dumps(capture),

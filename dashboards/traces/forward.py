@@ -141,7 +141,10 @@ def _taken(http: httpx.Client, url: str, group: Sequence[list[Span]]) -> bool:
                 named = next((span.attributes.get("evoplane.trajectory_id") for span in spans), "")
                 _log.warning("the collector refused trajectory %s: %s %s", named, reply.status_code, reply.text[:300])
             return False
-        reply.raise_for_status()
+        if not reply.is_success:  # httpx's own words quote the URL, password and all
+            raise httpx.HTTPStatusError(
+                f"the collector answered {reply.status_code}", request=reply.request, response=reply
+            )
     return True
 
 

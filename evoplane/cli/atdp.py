@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from atdp.conformance import RULES, check
+from evoplane.cli.given_files import require_regular
 from evoplane.cli.output import Json, err, out, print_json, show
 
 app = typer.Typer(no_args_is_help=True, help="The record format: check files, list the rules.")
@@ -32,6 +33,7 @@ def check_file(
 
     Example: evoplane atdp check northwind.atdp.jsonl
     """
+    require_regular(file)
     quoted = _quoted(file)
     records = 0
 

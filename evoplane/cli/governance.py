@@ -37,7 +37,9 @@ def show_policy(tenant: Tenant, json: Json = False) -> None:
 
     Example: evoplane tenant policy show northwind --json
     """
-    policy = tenant_policy.get(control.connect(settings().control_db), tenant)
+    connection = control.connect(settings().control_db)
+    tenants.require_tenant(connection, tenant)
+    policy = tenant_policy.get(connection, tenant)
     told = {name: msgspec.to_builtins(getattr(policy, name)) for name in policy.__struct_fields__}
     told["reasoning"] = policy.hides_reasoning  # unset, it is what the level says
     unset = [name for name in told if getattr(policy, name) == getattr(tenant_policy.DEFAULT, name)]
@@ -59,7 +61,10 @@ def set_policy(
 
     Example: evoplane tenant policy set northwind policy.toml
     """
-    policy = tenant_policy.parse(file.read_text())
+    try:
+        policy = tenant_policy.parse(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise RegistryError(f"{file} is no text in UTF-8") from error
     catalogue.check(policy)
     before = tenant_policy.put(control.connect(settings().control_db), tenant, policy, getpass.getuser())
     changed = {

@@ -59,6 +59,15 @@ def _known() -> tuple[type[Exception], ...]:
     from evoplane.settings import SettingsError
     from evoplane.stack.backup import BackupError
     from registry.tenants import RegistryError
-    from services.proxy.engines.base import Misconfigured, StorageFailed
+    from services.proxy.engines.base import Misconfigured, StorageFailed, StorageRefused
 
-    return RegistryError, SettingsError, OSError, sqlite3.Error, StorageFailed, Misconfigured, BackupError
+    return (
+        RegistryError,
+        SettingsError,
+        OSError,
+        sqlite3.Error,
+        StorageFailed,
+        StorageRefused,
+        Misconfigured,
+        BackupError,
+    )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"(?<![a-z])[a-z]{2,4}_[0-9a-f][0-9a-f-]{15,}")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z")
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and line feed, marks that turn the direction of what follows, and halves of pairs."""
 _GAP = 2
 _LEAST = 10
 """Characters that a column which may be folded keeps."""
@@ -36,7 +38,12 @@ class Printer:
         return Console(stderr=self._stderr, soft_wrap=True)
 
     def print(self, *objects: Any, **how: Any) -> None:
-        self.console.print(*objects, **how)
+        self.console.print(*(harmless(each) if isinstance(each, str) else each for each in objects), **how)
+
+
+def harmless(text: str) -> str:
+    """The text with what a terminal would obey, or can't show, written as an escape: agents and files say anything."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 out = Printer()
@@ -130,5 +137,5 @@ def readable(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(readable, value)) or "-"
     if isinstance(value, Mapping):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+        return harmless(json.dumps(value, ensure_ascii=False, default=str))
+    return harmless(str(value))

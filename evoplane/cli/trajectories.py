@@ -12,6 +12,7 @@ import typer
 from atdp import clock, convert
 from dashboards import steps
 from evoplane.cli import governance
+from evoplane.cli.given_files import require_regular
 from evoplane.cli.output import Json, Printer, err, out, print_json, show
 from evoplane.cli.trajectory_lines import lines
 from evoplane.settings import settings
@@ -30,11 +31,14 @@ Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 Agent = Annotated[str | None, typer.Option(help="Only this agent's.")]
 
 
+_MOST_LISTED = 1_000_000
+
+
 @app.command("list")
 def list_trajectories(
     tenant: Tenant = None,
     agent: Agent = None,
-    limit: Annotated[int, typer.Option(help="Newest so many per tenant.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="Newest so many per tenant.", min=1, max=_MOST_LISTED)] = 20,
     json: Json = False,
 ) -> None:
     """List trajectories, newest first; standard error says where there are more.
@@ -133,6 +137,8 @@ def import_files(
 
     Example: evoplane trajectories import gpt-4o-airline.json --tenant northwind --agent airline
     """
+    for file in files:
+        require_regular(file)
     result = asyncio.run(_import(files, tenant, agent, format))
     if json:
         print_json(result)

@@ -5,6 +5,7 @@ database, and the one secret a deployment needs comes from the environment.
 """
 
 from evoplane.settings.deployment import Settings
+from evoplane.settings.forms import place_of
 from evoplane.settings.loop import AlertEvent, AlertHook, Alerts, Delivery, Evolve, Monitor, Replay, Surfaces
 from evoplane.settings.processes import Console, Evidently, Mlflow, Model, Otlp, Paths, Prefect, Worker
 from evoplane.settings.reading import (
@@ -64,6 +65,7 @@ __all__ = [
     "Worker",
     "ending_when_wrong",
     "is_secret",
+    "place_of",
     "read_settings",
     "settings",
 ]

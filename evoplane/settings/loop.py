@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from evoplane.settings.forms import HttpUrl, HttpUrlOrEmpty, Variable, VariableOrEmpty
 from evoplane.settings.section import Section
 
 
@@ -74,9 +75,13 @@ class Surfaces(Section):
         description="policy updates that may be proposed when there is data for them",
     )
     max_trained: int = Field(1, ge=0, description="policy candidates trained in one evolution, at most, best first")
-    gepa_url: str = Field("", description="OpenAI-compatible endpoint that writes prompts for GEPA; empty: off")
+    gepa_url: HttpUrlOrEmpty = Field(
+        "", description="OpenAI-compatible endpoint that writes prompts for GEPA; empty: off"
+    )
     gepa_model: str = Field("", description="the model asked there")
-    gepa_key_env: str = Field("", description="environment variable that holds that endpoint's key, if it needs one")
+    gepa_key_env: VariableOrEmpty = Field(
+        "", description="environment variable that holds that endpoint's key, if it needs one"
+    )
     gepa_calls: int = Field(200, ge=1, description="replayed decisions one run of GEPA may cost, at most")
     gepa_seconds: float = Field(600, gt=0, description="and seconds")
 
@@ -85,9 +90,11 @@ class Replay(Section):
     protected_tools: list[str] = Field([], description="tools a candidate must not call; each call is a violation")
     repeats: int = Field(1, ge=1, description="times a candidate answers each case, under seeds of their own")
     max_steps: int = Field(24, ge=1, description="answers a re-made conversation may take")
-    teacher_url: str = Field("", description="a stronger model's OpenAI-compatible endpoint, for training data")
+    teacher_url: HttpUrlOrEmpty = Field(
+        "", description="a stronger model's OpenAI-compatible endpoint, for training data"
+    )
     teacher_model: str = Field("", description="the stronger model's name there")
-    teacher_key_env: str = Field("", description="environment variable that holds its API key")
+    teacher_key_env: VariableOrEmpty = Field("", description="environment variable that holds its API key")
 
 
 class Delivery(Section):
@@ -132,8 +139,8 @@ AlertEvent = Literal[
 class AlertHook(Section):
     """A system that is told of alerts by a signed POST."""
 
-    url: str = Field(pattern="^https?://", description="where it listens")
-    secret_env: str = Field(description="environment variable that holds the secret of its HMAC-SHA256 signature")
+    url: HttpUrl = Field(description="where it listens")
+    secret_env: Variable = Field(description="environment variable that holds the secret of its HMAC-SHA256 signature")
     events: list[AlertEvent] = Field(["evoplane.agent.degraded"], description="what it is told")
 
 

@@ -7,18 +7,19 @@ from typing import Literal
 
 from pydantic import Field
 
+from evoplane.settings.forms import Folder, Host, HttpUrlOrEmpty, Port, Variable
 from evoplane.settings.section import Section
 from evoplane.settings.traffic import Translated
 
 
 class Paths(Section):
-    var: Path = Field(Path("var"), description="everything Evoplane writes at run time")
-    models: Path = Field(Path("var/models"), description="converted base models; may be shared between deployments")
+    var: Folder = Field(Path("var"), description="everything Evoplane writes at run time")
+    models: Folder = Field(Path("var/models"), description="converted base models; may be shared between deployments")
 
 
 class Worker(Section):
-    port: int = Field(8401, description="the worker's service interface")
-    vllm_port: int = Field(8402, description="the vLLM server the worker owns")
+    port: Port = Field(8401, description="the worker's service interface")
+    vllm_port: Port = Field(8402, description="the vLLM server the worker owns")
     vllm_python: Path = Field(Path(".venv-vllm/bin/python"), description="interpreter of the vLLM environment")
     max_model_len: int = Field(1024, description="longest prompt plus completion, tokens")
     max_num_seqs: int = Field(16, description="requests vLLM decodes together")
@@ -48,26 +49,30 @@ class Model(Section):
 
 
 class Prefect(Section):
-    port: int = Field(8403, description="Prefect server and UI")
+    port: Port = Field(8403, description="Prefect server and UI")
     concurrent_runs: int = Field(2, description="more than 2 lock Prefect's SQLite up")
 
 
 class Mlflow(Section):
-    port: int = Field(8404, description="MLflow server and UI")
+    port: Port = Field(8404, description="MLflow server and UI")
 
 
 class Evidently(Section):
-    port: int = Field(8405, description="Evidently UI")
+    port: Port = Field(8405, description="Evidently UI")
 
 
 class Console(Section):
-    host: str = Field("127.0.0.1", description="address of the operator console; behind TLS when it is not loopback")
-    port: int = Field(8406, description="the operator console")
+    host: Host = Field("127.0.0.1", description="address of the operator console; behind TLS when it is not loopback")
+    port: Port = Field(8406, description="the operator console")
 
 
 class Otlp(Section):
     """Traces out."""
 
-    url: str = Field("", description="OTLP over HTTP endpoint of a collector, with its path; empty: nothing is sent")
-    headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    url: HttpUrlOrEmpty = Field(
+        "", description="OTLP over HTTP endpoint of a collector, with its path; empty: nothing is sent"
+    )
+    headers: dict[str, Variable] = Field(
+        {}, description="headers it needs, and the environment variable that holds each"
+    )
     timeout_s: float = Field(10, gt=0, description="how long one request may take")

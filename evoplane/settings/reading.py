@@ -34,17 +34,14 @@ def read_settings(file: Path | None = None, environ: dict[str, str] | None = Non
     """Read and check the configuration; raises `SettingsError` naming every wrong key."""
     env = dict(os.environ) if environ is None else environ
     path = file or Path(env.get(_ENV_CONFIG, "evoplane.toml"))
-    try:
-        data: dict[str, Any] = tomllib.loads(path.read_text()) if path.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
-    except OSError as error:
-        raise SettingsError(f"{path} can't be read: {error.strerror}") from error
+    data = _read(path, must_exist=file is None and _ENV_CONFIG in env)
     _refuse_secrets(path, data)
     variables: dict[tuple[int | str, ...], str] = {}
     for name, value in env.items():
         if name.startswith(_ENV_PREFIX) and "__" in name:
             section, _, key = name.removeprefix(_ENV_PREFIX).lower().partition("__")
+            if section not in data:
+                variables[section,] = name
             if isinstance(data.setdefault(section, {}), dict):  # else the file is wrong, as is said below
                 data[section][key] = _parse(value)
                 variables[section, key] = name
@@ -68,6 +65,24 @@ def ending_when_wrong() -> Iterator[None]:
         sys.exit(WRONG_SETTINGS)
 
 
+def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
+    """The file; without one that nobody named, the defaults."""
+    try:
+        if path.exists():
+            return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path} is nested too deeply") from error
+    except ValueError as error:  # Python converts no longer ones
+        raise SettingsError(f"{path} has a number of too many digits") from error
+    except OSError as error:
+        raise SettingsError(f"{path} can't be read: {error.strerror}") from error
+    if must_exist:
+        raise SettingsError(f"{_ENV_CONFIG} names {path}, which does not exist")
+    return {}
+
+
 def is_secret(field: FieldInfo) -> bool:
     """Is it a setting that only the environment may hold?"""
     return field.annotation == SecretStr | None
@@ -87,7 +102,7 @@ def _refuse_secrets(path: Path, data: dict[str, Any]) -> None:
 def _wrong(error: ErrorDetails) -> str:
     """What is wrong with one key, and what is expected there. Never the value: it may be a secret in a wrong place."""
     loc = error["loc"]
-    name = ".".join(map(str, loc))
+    name = ".".join(key if (key := str(part)).isprintable() else ascii(key)[1:-1] for part in loc)
     if error["type"] == "extra_forbidden":
         known = _keys_of(loc[:-1])
         close = difflib.get_close_matches(str(loc[-1]), known, n=1)
@@ -120,5 +135,5 @@ def _parse(value: str) -> Any:
     """Environment values are written as TOML values; anything else is a plain string."""
     try:
         return tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return value

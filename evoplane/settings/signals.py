@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from evoplane.settings.forms import HttpUrlOrEmpty, Variable, VariableOrEmpty
 from evoplane.settings.section import Section
 
 
@@ -51,7 +52,7 @@ class WebhookSource(Section):
 
     scheme: Literal["github", "stripe", "zendesk", "hmac"] = Field("hmac", description="how it signs")
     header: str = Field("x-signature-256", description="the signature's header, for scheme hmac")
-    secret_env: list[str] = Field(min_length=1, description="variables that hold its secret, and the former one")
+    secret_env: list[Variable] = Field(min_length=1, description="variables that hold its secret, and the former one")
     tenant: str = Field(description="whose trajectories it speaks of")
     agent: str = Field(description="and whose work")
     tolerance_s: float = Field(300, description="how old a timed signature may be")
@@ -118,9 +119,11 @@ class RewardSettings(Section):
 class Judge(Section):
     """A model that judges what agents did, by a written constitution."""
 
-    url: str = Field("", description="an OpenAI-compatible endpoint, with /v1; empty: nothing is judged")
+    url: HttpUrlOrEmpty = Field("", description="an OpenAI-compatible endpoint, with /v1; empty: nothing is judged")
     model: str = Field("", description="the model asked there")
-    key_env: str = Field("", description="environment variable that holds its API key; empty: it needs none")
+    key_env: VariableOrEmpty = Field(
+        "", description="environment variable that holds its API key; empty: it needs none"
+    )
     constitution: str = Field("", description="file of the principles it goes by (TOML); empty: those that ship")
     votes: int = Field(3, ge=1, description="times each reply is judged")
     temperature: float = Field(0.7, ge=0, description="so that votes may differ")

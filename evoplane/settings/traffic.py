@@ -6,12 +6,13 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from evoplane.settings.forms import Host, HttpUrl, Port, Variable
 from evoplane.settings.section import Section
 
 
 class Gateway(Section):
-    host: str = Field("127.0.0.1", description="address agents connect to")
-    port: int = Field(8400, description="public ingress: gateway, router and data proxy in one process")
+    host: Host = Field("127.0.0.1", description="address agents connect to")
+    port: Port = Field(8400, description="public ingress: gateway, router and data proxy in one process")
     max_body_bytes: int = Field(16 * 2**20, description="larger request bodies are refused with 413")
     max_messages: int = Field(10_000, description="more messages in one request are refused with 400")
     capture: Literal["durable", "async"] = Field(
@@ -33,13 +34,13 @@ Translated = Literal["openai.responses", "anthropic.messages"]
 class UpstreamSettings(Section):
     """A model provider behind the gateway."""
 
-    url: str = Field(description="base URL, with or without /v1")
+    url: HttpUrl = Field(description="base URL, with or without /v1")
     dialects: list[Literal["openai.chat", "openai.responses", "openai.completions", "anthropic.messages"]] = Field(
         ["openai.chat", "openai.responses", "openai.completions"], description="what it speaks"
     )
     models: list[str] = Field(description="names it serves; * stands for anything")
     translate: list[Translated] = Field([], description="dialects that are translated to openai.chat for it")
-    key_env: str | None = Field(None, description="environment variable that holds its API key")
+    key_env: Variable | None = Field(None, description="environment variable that holds its API key")
     tenant: str | None = Field(
         None,
         description="its key is this tenant's own: only its requests are served, and what they name there passes",
@@ -62,8 +63,10 @@ class Price(Section):
 class McpServer(Section):
     """A tool server behind `/mcp/<name>`."""
 
-    url: str = Field(description="its streamable HTTP endpoint")
-    headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    url: HttpUrl = Field(description="its streamable HTTP endpoint")
+    headers: dict[str, Variable] = Field(
+        {}, description="headers it needs, and the environment variable that holds each"
+    )
     effects: dict[str, Literal["none", "read", "idempotent_write", "write", "irreversible"]] = Field(
         {}, description="what a tool may change, where its annotations don't say or aren't believed"
     )
@@ -75,8 +78,10 @@ class McpServer(Section):
 class A2aAgent(Section):
     """Another agent behind `/a2a/<name>`."""
 
-    url: str = Field(description="its A2A endpoint (JSON-RPC over HTTP)")
-    headers: dict[str, str] = Field({}, description="headers it needs, and the environment variable that holds each")
+    url: HttpUrl = Field(description="its A2A endpoint (JSON-RPC over HTTP)")
+    headers: dict[str, Variable] = Field(
+        {}, description="headers it needs, and the environment variable that holds each"
+    )
     tenant: str | None = Field(None, description="it works for this tenant only, who may ask it for anything")
 
 

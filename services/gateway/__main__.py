@@ -10,9 +10,10 @@ import sys
 
 import uvicorn
 
-from evoplane.settings import ending_when_wrong, settings
+from evoplane.settings import SettingsError, ending_when_wrong, settings
 from registry.presence import present
 from services.gateway.app import create_app
+from services.gateway.trying import try_out
 
 _GRACE_S = 30
 """Requests in flight may take this long to end after a stop was asked for."""
@@ -51,30 +52,37 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ending_when_wrong():
         configuration = settings()
-        app = create_app(configuration)
+        try_out(configuration)
+        wrong: list[SettingsError] = []
+        app = create_app(configuration, on_wrong=wrong.append)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTOR)
     sys.setswitchinterval(_SWITCH_S)
-    with present(configuration):
-        uvicorn.run(
-            app,
-            host=configuration.gateway.host,
-            port=configuration.gateway.port,
-            loop="uvloop",
-            http="httptools",
-            ws="websockets-sansio",
-            ws_max_size=configuration.gateway.max_body_bytes,
-            interface="asgi3",
-            lifespan="on",
-            access_log=False,
-            proxy_headers=False,
-            log_config=None,
-            server_header=False,
-            date_header=True,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
+    with ending_when_wrong(), present(configuration):
+        try:
+            uvicorn.run(
+                app,
+                host=configuration.gateway.host,
+                port=configuration.gateway.port,
+                loop="uvloop",
+                http="httptools",
+                ws="websockets-sansio",
+                ws_max_size=configuration.gateway.max_body_bytes,
+                interface="asgi3",
+                lifespan="on",
+                access_log=False,
+                proxy_headers=False,
+                log_config=None,
+                server_header=False,
+                date_header=True,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        except SystemExit:  # uvicorn's own, when what the application says is that it can't start
+            if wrong:
+                raise wrong[0] from None
+            raise
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from services.gateway.traces import traces
 from services.gateway.webhooks import webhook
 from services.gateway.websocket import serve_websocket
 from services.proxy.dialects import CHAT, DIALECTS, Dialect
+from services.proxy.engines.base import StorageFailed
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +51,18 @@ _EPOCH = "1970-01-01T00:00:00Z"
 _TEXT = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
-def create_app(settings: Settings, *, token_capture: bool = True) -> Application:
-    """The gateway. `token_capture` is for upstreams that are our worker: token ids are asked for and kept."""
+def create_app(
+    settings: Settings, *, token_capture: bool = True, on_wrong: Callable[[SettingsError], None] | None = None
+) -> Application:
+    """The gateway. `token_capture` is for upstreams that are our worker: token ids are asked for and kept.
+
+    `on_wrong` is told of settings that turn out to be wrong when it starts; without it, the log is.
+    """
     gateway = Gateway(settings, token_capture=token_capture)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(gateway, receive, send)
+            await _lifespan(gateway, receive, send, on_wrong)
         elif scope["type"] == "http":
             await _serve(gateway, Request(scope, receive), send)
         elif scope["type"] == "websocket":
@@ -224,18 +230,22 @@ _KNOWN = {*_ROUTES, *_PROBES, *DIALECTS}
 """Paths that metrics name."""
 
 
-async def _lifespan(gateway: Gateway, receive: Receive, send: Send) -> None:
+async def _lifespan(
+    gateway: Gateway, receive: Receive, send: Send, on_wrong: Callable[[SettingsError], None] | None
+) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
             try:
                 await gateway.start()
             except Exception as error:
-                if isinstance(error, SettingsError):
-                    _log.error("the gateway can't start: %s", error)
+                if isinstance(error, SettingsError) and on_wrong is not None:
+                    on_wrong(error)
+                elif isinstance(error, SettingsError | StorageFailed):
+                    _log.error("the gateway can't start: %s", " ".join(str(error).split()))
                 else:
                     _log.exception("the gateway can't start")
-                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                await send({"type": "lifespan.startup.failed", "message": ""})
                 return
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":

@@ -139,7 +139,7 @@ class Relay:
         except TimeoutError:
             broken = "the server fell silent"
         except aiohttp.ClientError as error:
-            broken = str(error) or type(error).__name__
+            broken = reason(error)
         how: End = "client_gone" if gone.done() else ("broken" if broken else "complete")
         await self._observer.ended(how, response.status, broken)
         if how == "complete":

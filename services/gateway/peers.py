@@ -137,7 +137,10 @@ def request_headers(request: Request, credentials: Mapping[str, str], own_author
         secret = os.environ.get(variable)
         if not secret:
             raise ApiError(
-                503, f"{variable} is not set in the gateway's environment.", type="server_error", code="not_configured"
+                503,
+                f"What the header {header} holds is not set in the gateway's environment.",
+                type="server_error",
+                code="not_configured",
             )
         headers[header] = secret
     return headers

@@ -18,7 +18,7 @@ import aiohttp
 from services.gateway import errors
 from services.gateway.asgi import Request, Send
 from services.gateway.errors import ApiError
-from services.gateway.upstream import passed_on
+from services.gateway.upstream import passed_on, reason
 from services.proxy.capture import LARGE_BYTES, Exchange
 from services.proxy.completion import Completion
 from services.proxy.ending import Ending
@@ -77,7 +77,7 @@ class StreamRelay:
         except TimeoutError:
             broken = "it took too long"
         except aiohttp.ClientError as error:
-            broken = str(error) or type(error).__name__
+            broken = reason(error)
         if self._translator is not None:
             await self._tell(self._translator.close())
         await self._end(self._ending(gone.done(), broken))

@@ -43,7 +43,7 @@ class RlKeys:
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
         """The control database, for one piece of work."""
-        connection = control.connect(self._path)
+        connection = control.connect(self._path, must_exist=True)
         try:
             rl_sessions.prepare(connection)
             yield connection

@@ -59,18 +59,15 @@ class Upstream:
 
     @classmethod
     def configured(
-        cls, name: str, settings: UpstreamSettings, timeout_s: float, session: aiohttp.ClientSession
+        cls, name: str, settings: UpstreamSettings, secret: str | None, timeout_s: float, session: aiohttp.ClientSession
     ) -> Upstream:
-        """A provider; raises `SettingsError` when its key is not in the environment."""
+        """A provider."""
         upstream = cls(name, settings.url.rstrip("/").removesuffix("/v1"), timeout_s, session)
         upstream.dialects = frozenset(settings.dialects)
         upstream.translated = frozenset(settings.translate)
         upstream.patterns = tuple(settings.models)
         upstream.tenant = settings.tenant
-        if settings.key_env is not None:
-            upstream._secret = os.environ.get(settings.key_env)
-            if not upstream._secret:
-                raise SettingsError(f"upstreams.{name}.key_env: {settings.key_env} is not set in the environment")
+        upstream._secret = secret
         return upstream
 
     @property
@@ -115,7 +112,9 @@ class Upstreams:
     """Our worker and the configured providers."""
 
     def __init__(self, settings: Settings) -> None:
+        """Raises `SettingsError` when a provider's key is not in the environment."""
         self._settings = settings
+        self._secrets = {name: _secret(name, each) for name, each in settings.upstreams.items()}
 
     async def start(self) -> None:
         gateway = self._settings.gateway
@@ -128,7 +127,7 @@ class Upstreams:
         self.worker = Upstream("vllm", self._settings.vllm_url, gateway.upstream_timeout_s, self._session, own=True)
         self.worker.translated = frozenset(self._settings.worker.translate)
         self.providers = [
-            Upstream.configured(name, each, gateway.upstream_timeout_s, self._session)
+            Upstream.configured(name, each, self._secrets[name], gateway.upstream_timeout_s, self._session)
             for name, each in self._settings.upstreams.items()
         ]
 
@@ -154,17 +153,20 @@ def is_pattern(name: str) -> bool:
 
 
 def called(kind: str, name: str, url: str) -> str:
-    """How an error speaks of a server behind the gateway: with the host and port of its URL."""
+    """How an error speaks of a server behind the gateway: with the host and port of its URL, never its password."""
     try:
         parsed = URL(url)
-        place = f"{parsed.host_subcomponent}:{parsed.port}" if parsed.host else url
+        host, port = parsed.host_subcomponent, parsed.port
     except ValueError:  # it is no URL, which is why it can't be reached
-        place = url
-    return f"The {kind} {name!r} ({place})"
+        host = port = None
+    return f"The {kind} {name!r} ({host}:{port})" if host and port else f"The {kind} {name!r}"
 
 
 def reason(error: aiohttp.ClientError) -> str:
-    """What the system said of a request that failed, without aiohttp's words around it."""
+    """What happened to a request that failed, in the system's words or ours.
+
+    aiohttp's own quote the URL, password and all, or what the server sent, its headers among it.
+    """
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -172,14 +174,49 @@ def reason(error: aiohttp.ClientError) -> str:
         if isinstance(said, ssl.SSLError | socket.gaierror) or not said.errno:  # their numbers are none of the system's
             return said.strerror or str(said)
         return os.strerror(said.errno)
-    return str(error) or type(error).__name__
+    if isinstance(error, Implausible):
+        return str(error)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return next((words for kind, words in _REASONS if isinstance(error, kind)), type(error).__name__)
+
+
+_REASONS: tuple[tuple[type[aiohttp.ClientError], str], ...] = (
+    (aiohttp.ServerDisconnectedError, "Server disconnected"),
+    (aiohttp.RedirectClientError, "it redirects to what is no http(s) URL"),
+    (aiohttp.InvalidURL, "its URL can't be used"),
+    (aiohttp.NonHttpUrlClientError, "its URL can't be used"),
+    (aiohttp.TooManyRedirects, "it redirects without end"),
+    (aiohttp.ClientConnectionResetError, "Connection reset by peer"),
+    (aiohttp.ClientPayloadError, "it ends too early, or is not encoded as it says"),
+    (aiohttp.ClientResponseError, "it is no HTTP response that can be read"),
+    (aiohttp.ClientConnectionError, "the connection was lost"),
+)
+"""The first that an error is."""
+
+
+class Implausible(aiohttp.ClientPayloadError):
+    """An answer that can't be passed on; the text is ours."""
+
+
+def _secret(name: str, settings: UpstreamSettings) -> str | None:
+    if settings.key_env is None:
+        return None
+    secret = os.environ.get(settings.key_env)
+    if not secret:
+        raise SettingsError(f"upstreams.{name}.key_env: {settings.key_env} is not set in the environment")
+    if not secret.isprintable():  # no header can hold it: every request would fail
+        raise SettingsError(
+            f"upstreams.{name}.key_env: {settings.key_env} holds a line break or another control character"
+        )
+    return secret
 
 
 def plausible(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     """The response, if its status is one that can be passed on; raises `aiohttp.ClientError` for any other."""
     if not 200 <= response.status <= 599:
         response.close()
-        raise aiohttp.ClientPayloadError(f"its status {response.status} is none of HTTP's")
+        raise Implausible(f"its status {response.status} is none of HTTP's")
     return response
 
 

@@ -45,7 +45,7 @@ async def webhook(gateway: Gateway, request: Request, send: Send, name: str) -> 
     gateway.require_recording(source.tenant)
     body = await request.body(gateway.settings.gateway.max_body_bytes)
     try:
-        verify(source.scheme, source.header, _secrets(source), request.headers, body, source.tolerance_s)
+        verify(source.scheme, source.header, _secrets(name, source), request.headers, body, source.tolerance_s)
     except BadSignature as error:
         raise ApiError(401, str(error), type="authentication_error", code="bad_signature") from error
     payload = _payload(body)
@@ -150,12 +150,12 @@ def _payload(body: bytes) -> Any:
         raise errors.malformed(f"The request body is not valid JSON: {error}") from error
 
 
-def _secrets(source: WebhookSource) -> list[str]:
+def _secrets(name: str, source: WebhookSource) -> list[str]:
     secrets = [secret for variable in source.secret_env if (secret := os.environ.get(variable))]
     if not secrets:
         raise ApiError(
             503,
-            f"None of {', '.join(source.secret_env)} is set in the gateway's environment.",
+            f"The secret of {name!r} is not set in the gateway's environment.",
             type="server_error",
             code="not_configured",
         )

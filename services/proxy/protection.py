@@ -9,7 +9,6 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -311,10 +310,10 @@ def under_policy(draft: TrajectoryDraft, policy: TenantPolicy) -> TrajectoryDraf
     gov: dict[str, Any] = {"redaction": Redaction(state="none", policy=policy.name)}
     if policy.retention_days is not None or policy.legal_hold:
         days = policy.retention_days
-        expires = UNSET if days is None else clock.timestamp(clock.parse(draft.time) + timedelta(days=days))
+        expires = policy.expires(clock.parse(draft.time))
         gov["retention"] = Retention(
             policy=UNSET if days is None else f"{days}d",
-            expires_at=expires,
+            expires_at=UNSET if expires is None else clock.timestamp(expires),
             legal_hold=True if policy.legal_hold else UNSET,
         )
     if policy.basis is not None:

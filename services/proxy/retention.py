@@ -128,9 +128,8 @@ def _in_force(chain: list[dict[str, Any]]) -> _Governance:
 
 
 def _expired(gov: _Governance, opened_at: str, policy: TenantPolicy, moment: datetime) -> bool:
-    ends = [] if gov.expires_at is None else [clock.parse(gov.expires_at)]
-    if policy.retention_days is not None:
-        ends.append(clock.parse(opened_at) + timedelta(days=policy.retention_days))
+    said = None if gov.expires_at is None else clock.parse(gov.expires_at)
+    ends = [end for end in (said, policy.expires(clock.parse(opened_at))) if end is not None]
     return bool(ends) and min(ends) <= moment
 
 

@@ -1,7 +1,7 @@
 """The gateway's picture of the control database: keys, tenants, agents, versions, routes, all in memory.
 
-The database is asked every 100 ms whether anything was written (one cheap pragma); only then is the
-picture made anew. No request ever reads the database.
+The database is asked every 100 ms whether anything was written (one cheap pragma), and its path whether another file
+is there now (a restored backup); only then is the picture made anew. No request ever reads the database.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class ControlWatcher:
         self._master: bytes | None = None
         self._base_model = base_model
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        """Which file is open (device, inode): the one at the path may be another since."""
         self._data_version = -1
+        self._trouble = ""
+        """What was last said to be wrong with the database, until it can be read again."""
         self._task: asyncio.Task[None] | None = None
         self._looked = time.monotonic()
         self.picture = Picture()
@@ -70,7 +74,7 @@ class ControlWatcher:
         return time.monotonic() - self._looked
 
     async def start(self) -> None:
-        self._connection = control.connect(self._path)
+        control.connect(self._path).close()
         self._master = None if self._keys_dir is None else keyring.master_key(self._keys_dir)
         self.refresh()
         self._task = asyncio.create_task(self._watch())
@@ -84,8 +88,11 @@ class ControlWatcher:
             self._connection.close()
 
     def refresh(self) -> bool:
-        """Look once; True when the picture changed."""
-        assert self._connection is not None, "start() comes first"
+        """Look once; True when the picture changed. Raises `OSError` when there is no database, and SQLite's errors."""
+        found = self._path.stat()
+        if self._connection is None or self._file != (found.st_dev, found.st_ino):
+            self._open((found.st_dev, found.st_ino))
+        assert self._connection is not None
         data_version = control.data_version(self._connection)
         changed = data_version != self._data_version
         if changed:
@@ -96,6 +103,14 @@ class ControlWatcher:
             self._data_version = data_version
         self._looked = time.monotonic()
         return changed
+
+    def _open(self, file: tuple[int, int]) -> None:
+        """Go on with what is at the path now, which was `file` a moment ago: if it is not, the next look opens it."""
+        opened, before = control.connect(self._path, must_exist=True), self._connection
+        self._connection, self._file, self._data_version = opened, file, -1
+        if before is not None:
+            before.close()
+            _log.warning("the control database %s was replaced: what is there now counts", self._path)
 
     def version(self, agent: str, label: str) -> AgentVersion | None:
         """A version by its label; `UNREGISTERED` is the base model."""
@@ -111,7 +126,13 @@ class ControlWatcher:
                 self.refresh()
             except Exception as error:
                 # the last picture goes on being served; the next look is in 100 ms, whatever went wrong
-                _log.warning("the control database %s can't be read: %r", self._path, error)
+                if self._trouble != repr(error):
+                    _log.error("the control database %s can't be read: %r", self._path, error)
+                self._trouble = repr(error)
+            else:
+                if self._trouble:
+                    _log.warning("the control database %s can be read again", self._path)
+                self._trouble = ""
 
 
 @lru_cache(maxsize=1024)

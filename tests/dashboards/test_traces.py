@@ -109,7 +109,7 @@ def test_what_the_operator_can_mend_drops_nothing(
     url, kind = collector
     config = with_collector(made(tmp_path, conversations=1), url)
     kind.status = status
-    with pytest.raises(httpx.HTTPStatusError):
+    with pytest.raises(httpx.HTTPStatusError, match=f"^the collector answered {status}$"):
         forward(config)
     assert traces_out.read(config.var) == Counts()
 

@@ -94,6 +94,10 @@ def test_nothing_captured_verifies_clean() -> None:
         (["rollback", "--agent", "nobody"], "no serving version"),
         (["lineage", "--agent", "nobody"], "no agent 'nobody'"),
         (["tenant", "retain", "nobody"], "no tenant 'nobody'"),
+        (["trajectories", "import", "/dev/zero", "--tenant", "acme", "--agent", "a"], "/dev/zero is no regular file"),
+        (["atdp", "check", "/dev/zero"], "/dev/zero is no regular file"),
+        (["tenant", "policy", "show", "../x"], "no tenant '../x'"),
+        (["tenant", "policy", "set", "acme", sys.executable], "is no text in UTF-8"),
         (["trajectories", "list", "--agent", "nobody"], "no agent 'nobody'"),
         (["approvals", "approve", "apr_0", "--by", "dana"], "no approval 'apr_0'"),
         (["lineage", "--agent", "support", "--event", "ev_0"], "no event 'ev_0'"),
@@ -110,6 +114,40 @@ def test_a_failure_is_one_line_and_exit_status_1(
         main()
     assert stopped.value.code == 1
     assert says in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("EVOPLANE_STORE__DSN", "postgresql://u:hunter2%zz@h/x", "EVOPLANE_STORE__DSN is no connection string"),
+        ("EVOPLANE_STORE__DSN", "postgresql://u:hunter2@[bad/x", "EVOPLANE_STORE__DSN is no connection string"),
+        ("EVOPLANE_STORE__DSN", "postgresql://u:p@hunter2@h/x", "EVOPLANE_STORE__DSN is no connection string"),
+        ("EVOPLANE_STORE__DSN", "postgresql://u:hunter2/x@h/x", "EVOPLANE_STORE__DSN is no connection string"),
+        ("EVOPLANE_STORE__DSN", "postgresql://u:1/hunter2@h/x", "EVOPLANE_STORE__DSN is no connection string"),
+        ("EVOPLANE_STORE__DSN", "password=hunter2 foo", "EVOPLANE_STORE__DSN is no connection string"),
+        ("EVOPLANE_MASTER_KEY", "hunter2", "the variable EVOPLANE_MASTER_KEY holds no key"),
+    ],
+)
+def test_a_secret_that_is_wrong_is_one_line_without_it_and_exit_status_2(
+    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("tenant", "create", "acme")
+    if variable == "EVOPLANE_STORE__DSN":
+        monkeypatch.setenv("EVOPLANE_STORE__ENGINE", "postgres")
+    monkeypatch.setenv(variable, value)
+    settings.cache_clear()
+    command = ["trajectories", "list"] if "DSN" in variable else ["tenant", "rotate-key", "acme"]
+    monkeypatch.setattr("sys.argv", ["evoplane", *command])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {says}")
+    assert "hunter2" not in line
+
+
+def test_no_more_trajectories_are_asked_for_than_a_database_counts() -> None:
+    assert runner.invoke(app, ["trajectories", "list", "--limit", str(2**63 - 1)]).exit_code == 2
 
 
 def test_a_wrong_configuration_is_one_line_as_it_is_written_and_exit_status_2(

@@ -54,6 +54,16 @@ def import_(*files: Path) -> dict[str, Any]:
     return dict(json.loads(result.stdout))
 
 
+def test_what_is_nested_too_deeply_is_refused_in_a_line(sft: Path) -> None:
+    tenant()
+    content = '{"a":' * 900 + "1" + "}" * 900
+    sft.write_text(
+        f'{{"messages": [{{"role": "user", "content": {content}}}, {{"role": "assistant", "content": ""}}]}}\n'
+    )
+    with pytest.raises(RegistryError, match=r"chats\.jsonl: item \d is nested too deeply"):
+        import_(sft)
+
+
 def test_an_import_says_what_is_new_and_a_second_one_that_nothing_is(sft: Path) -> None:
     tenant()
     first, second = import_(sft), import_(sft)

@@ -103,3 +103,13 @@ def test_a_flip_tells_who_serves_and_none_of_the_routes_insides(
     assert capsys.readouterr().out == says
     following.tell(route, 0.21, True)
     assert '"salt": "s-1"' in capsys.readouterr().out
+
+
+def test_what_a_terminal_would_obey_is_shown_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b[2J\x9b31m\r\u202eb\ud800\tc\nd"
+    output.show([{"name": evil, "n": 1}], False)
+    output.show({"name": evil, "more": {"of": [evil]}}, False)
+    output.out.print(evil, markup=False)
+    said = capsys.readouterr().out
+    assert not set(said) & set("\x1b\x9b\r\u202e\ud800")
+    assert said.count("\\x1b[2J\\x9b31m\\r\\u202eb\\ud800") == 3

@@ -35,7 +35,7 @@ class Process:
         self.url = f"http://127.0.0.1:{port}"
         environment = {
             **os.environ,
-            "EVOPLANE_CONFIG": "/nonexistent",
+            "EVOPLANE_CONFIG": os.devnull,
             "EVOPLANE_PATHS__VAR": str(settings.var),
             "EVOPLANE_GATEWAY__PORT": str(port),
             "EVOPLANE_WORKER__VLLM_PORT": str(settings.worker.vllm_port),
@@ -316,7 +316,7 @@ def test_a_gateway_that_is_stopped_before_it_listens_for_that_ends(tmp_path: Pat
         "gateway.main()\n"
         "raise AssertionError('it went on')\n"
     )
-    environment = {**os.environ, "EVOPLANE_CONFIG": "/nonexistent", "EVOPLANE_PATHS__VAR": str(tmp_path)}
+    environment = {**os.environ, "EVOPLANE_CONFIG": os.devnull, "EVOPLANE_PATHS__VAR": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60, capture_output=True)
     assert ended.returncode == 0, ended.stderr.decode()
 

@@ -13,7 +13,7 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, RateLimitError
 
 from registry import tenants
-from services.gateway.upstream import called, reason
+from services.gateway.upstream import Implausible, called, reason
 from tests.gateway.conftest import MODEL, Running, user
 from tests.gateway.upstream import reply, say
 
@@ -130,7 +130,15 @@ async def test_an_upstream_that_is_down_gives_503_with_retry_after_and_an_event(
         ),
         (aiohttp.ClientConnectorCertificateError(ANY, ssl.CertificateError(1, "self-signed")), "self-signed"),
         (aiohttp.ServerDisconnectedError(), "Server disconnected"),
-        (aiohttp.ClientPayloadError(), "ClientPayloadError"),
+        (aiohttp.ServerDisconnectedError("<RawResponseMessage(headers=s3cret)>"), "Server disconnected"),
+        (aiohttp.ClientOSError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (aiohttp.ClientPayloadError("400, message:\n  s3cret"), "it ends too early, or is not encoded as it says"),
+        (aiohttp.ClientResponseError(ANY, (), message="s3cret"), "it is no HTTP response that can be read"),
+        (aiohttp.InvalidUrlClientError("http://u:s3cret@h:port"), "its URL can't be used"),
+        (aiohttp.NonHttpUrlClientError("ftp://u:s3cret@h"), "its URL can't be used"),
+        (aiohttp.NonHttpUrlRedirectClientError("ftp://u:s3cret@h"), "it redirects to what is no http(s) URL"),
+        (aiohttp.ClientError("http://u:s3cret@h"), "ClientError"),
+        (Implausible("its status 700 is none of HTTP's"), "its status 700 is none of HTTP's"),
     ],
 )
 def test_of_a_failure_only_what_the_system_said_is_told(error: aiohttp.ClientError, says: str) -> None:
@@ -140,13 +148,28 @@ def test_of_a_failure_only_what_the_system_said_is_told(error: aiohttp.ClientErr
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("https://user:secret@api.example.com/v1", "api.example.com:443"),
-        ("http://[::1]:9", "[::1]:9"),
-        ("http://host:port", "http://host:port"),
+        ("https://user:secret@api.example.com/v1", " (api.example.com:443)"),
+        ("http://[::1]:9", " ([::1]:9)"),
+        ("http://user:secret@host:port", ""),
+        ("user:secret@host", ""),
     ],
 )
 def test_a_server_behind_the_gateway_is_named_with_its_host_and_port(url: str, place: str) -> None:
-    assert called("upstream", "x", url) == f"The upstream 'x' ({place})"
+    assert called("upstream", "x", url) == f"The upstream 'x'{place}"
+
+
+async def test_what_a_broken_upstream_sent_is_not_quoted(running: Running) -> None:
+    async def broken(upstream: Any, request: Any, body: Any) -> Any:
+        request.transport.write(b"HTTP/1.1 200 OK\r\nset-cookie: s3cret\r\nbad header: s3cret\r\n\r\n")
+        return await say("never")(upstream, request, body)
+
+    running.upstream.default = broken
+    response = await running.chat([user("hi")])
+    assert response.status == 502
+    assert (await response.json())["error"]["message"].endswith(
+        "broke off its answer: it is no HTTP response that can be read."
+    )
+    assert "s3cret" not in json.dumps(running.event(response))
 
 
 async def test_an_upstream_that_drops_the_connection_gives_502(running: Running) -> None:

@@ -61,7 +61,7 @@ async def test_a_conversation_goes_on_after_a_restart_and_the_command_verifies_i
         [sys.executable, "-c", "from evoplane.cli.main import main; main()", "trajectories", "verify", "--json"],
         env={
             **os.environ,
-            "EVOPLANE_CONFIG": "/nonexistent",
+            "EVOPLANE_CONFIG": os.devnull,
             "EVOPLANE_PATHS__VAR": str(tmp_path),
             "EVOPLANE_STORE__ENGINE": "postgres",
             "EVOPLANE_STORE__DSN": postgres.dsn,

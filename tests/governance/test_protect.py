@@ -202,6 +202,11 @@ def test_pseudonyms_are_the_same_in_every_event_after_a_restart_and_differ_betwe
     assert named(governor(), "a") == named(governor(), "a") != named(governor(), "b")
 
 
+def test_a_retention_beyond_the_calendar_that_was_set_earlier_costs_no_payload() -> None:
+    (header,) = governor(retention_days=3_000_000).protect("a", [opened()])
+    assert msgspec.to_builtins(header)["gov"]["retention"]["expires_at"] == "9999-12-31T23:59:59.999Z"
+
+
 def test_retention_and_basis_of_the_policy_are_in_the_header() -> None:
     header = governor(retention_days=30, legal_hold=True, basis="contract", basis_ref="DPA-7").protect("a", [opened()])[
         0

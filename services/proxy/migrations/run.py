@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from evoplane.settings import Settings
 from services.proxy.engines.base import Misconfigured, StorageFailed
-from services.proxy.engines.opening import dsn
+from services.proxy.engines.opening import dsn, dsn_of_owner
 
 _LOCK = 0x65766F70
 """Advisory lock: of several gateways that start together, one migrates and the others wait."""
@@ -40,8 +40,8 @@ def migrate_deployment(settings: Settings) -> str | None:
     """
     if settings.store.engine == "sqlite":
         return None
-    gateway, owner = dsn(settings), settings.store.owner_dsn
-    return migrate(owner.get_secret_value() if owner else gateway, gateway)
+    gateway = dsn(settings)
+    return migrate(dsn_of_owner(settings) or gateway, gateway)
 
 
 def migrate(owner_dsn: str, gateway_dsn: str | None = None) -> str:
