@@ -76,7 +76,7 @@ def test_an_import_says_what_is_new_and_a_second_one_that_nothing_is(sft: Path) 
 def test_an_import_for_people_shows_the_loss_report(sft: Path) -> None:
     tenant()
     result = run("trajectories", "import", sft, "--tenant", "acme", "--agent", "support")
-    assert "the source has no times" in result.output
+    assert "no times in the source" in result.output
     assert "1 trajectories, 2 records (1 and 2 of them new)" in result.output
 
 
