@@ -8,14 +8,16 @@ server itself sends it as `authorization` and the gateway's key as `x-evoplane-k
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from registry.tenants import Key, key_digest
-from services.gateway.asgi import Request
+from services.gateway.asgi import Request, printable
 from services.gateway.errors import ApiError, forbidden, unauthorized
 from services.gateway.upstream import plausible
 from services.proxy.clients import CONTROL, MAX_ID_LENGTH
@@ -35,6 +37,9 @@ _OURS = frozenset({b"host", b"cookie", b"x-api-key", b"accept-encoding"})
 """Of a request: for the gateway."""
 _THEIRS = frozenset({b"date", b"server", b"set-cookie"})
 """Of a reply: about the server behind."""
+
+_IN_PATH = "/:@!$&'()*+,;="
+"""Stands in a path for itself (RFC 3986, `pchar`), beside letters, digits and `-._~`."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -70,15 +75,19 @@ class Peers:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence),
             )
             target = response.headers.get("location")
-            if (
-                response.status not in _MOVED
-                or target is None
-                or (to := url.join(URL(target))).origin() != url.origin()
-            ):
+            if response.status not in _MOVED or target is None:
+                return plausible(response)
+            try:
+                to = url.join(URL(target))
+                elsewhere = to.origin() != url.origin()
+            except ValueError as error:
+                response.close()
+                raise aiohttp.ClientPayloadError(f"it redirects to what is no address: {error}") from error
+            if elsewhere:
                 return plausible(response)
             response.close()
             url = to
-        return plausible(response)
+        raise aiohttp.ClientPayloadError(f"it redirects more than {_REDIRECTS} times")
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -104,8 +113,11 @@ def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None
 
 
 def address(url: str, rest: str, query: bytes) -> URL:
-    """The peer's address with what the client put behind its own."""
-    full = url.rstrip("/") + ("/" + rest if rest else "") if rest else url
+    """The peer's address with what the client put behind its own; raises 404 for what would lead out from below it."""
+    # `;…` is no part of a segment's name for some servers, and a backslash separates for others
+    if any(segment.partition(";")[0] in (".", "..") for segment in re.split(r"[/\\]", rest)):
+        raise ApiError(404, "A path below a server has no dot segments.", code="unknown_path")
+    full = url.rstrip("/") + "/" + quote(rest, safe=_IN_PATH) if rest else url
     return URL(full + (("&" if "?" in full else "?") + query.decode("latin-1") if query else ""), encoded=True)
 
 
@@ -136,7 +148,7 @@ def reply_headers(response: aiohttp.ClientResponse) -> Headers:
     return [
         (name.lower(), value)
         for name, value in response.raw_headers
-        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-")
+        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-") and printable(value)
     ]
 
 

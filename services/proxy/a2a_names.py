@@ -1,6 +1,7 @@
 """Tasks and contexts of Agent2Agent: which a request names, and which an answer tells of.
 
-Names of fields are compared without case and underscores, because servers read them so too.
+Names of fields are compared without case and underscores, because servers read them so too; a message in which two
+are the same then could be read in two ways.
 """
 
 from __future__ import annotations
@@ -11,6 +12,15 @@ JsonRpc = dict[str, Any]
 
 LISTING = frozenset({"tasks/list", "listtasks"})
 """Methods whose answers tell of everyone's tasks, in lower case."""
+
+
+def doubly_spelled(message: JsonRpc) -> bool:
+    """Are two of the names that a request is judged by the same for some reader?"""
+    params = _fields(_fields(message).get("params"))
+    return any(
+        isinstance(value, dict) and len(_fields(value)) < len(value)
+        for value in (message, _fields(message).get("params"), params.get("message"))
+    )
 
 
 def listing(message: JsonRpc) -> bool:
@@ -47,12 +57,13 @@ def told_by(message: JsonRpc) -> list[str]:
             found += [each.get("taskId"), each.get("contextId")]
             if isinstance(each.get("status"), dict):
                 found.append(each.get("id"))
-    return [id for id in dict.fromkeys(found) if isinstance(id, str) and id]
+    return list(dict.fromkeys(id for id in found if isinstance(id, str) and id))
 
 
 def _fields(value: Any) -> dict[str, Any]:
     found = value.items() if isinstance(value, dict) else ()
-    return {name.lower().replace("_", ""): inner for name, inner in found}
+    # not in lower case: `taſkId` is a `taskId` for some
+    return {name.casefold().replace("_", ""): inner for name, inner in found}
 
 
 def _resource(name: Any) -> str | None:
