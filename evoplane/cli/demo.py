@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,7 @@ def demo(
     """
     os.environ.setdefault("EVOPLANE_PATHS__VAR", "var/demo")
     settings.cache_clear()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the stack is stopped on the way out
     from evoplane.demo.story import Story
     from evoplane.demo.waiting import DemoFailed
 

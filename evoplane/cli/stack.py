@@ -39,6 +39,8 @@ def down(json: Json = False) -> None:
     stopped = supervisor.down(config)
     if not stopped:
         err.print(f"nothing ran in {config.var}; `EVOPLANE_PATHS__VAR` names another deployment's", highlight=False)
+        for folder in state.running_below(config.var):
+            err.print(f"a stack runs in {folder}: EVOPLANE_PATHS__VAR={folder} evoplane down", highlight=False)
     show({"stopped": stopped}, json)
 
 

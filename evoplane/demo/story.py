@@ -59,8 +59,8 @@ class Story:
 
     def run(self, keep: bool = False) -> dict[str, Any]:
         """The whole story; returns the report. The stack is stopped at the end unless `keep`."""
-        self._fresh_start()
         try:
+            self._fresh_start()
             report = self._play()
         finally:
             if not keep:

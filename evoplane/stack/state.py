@@ -54,10 +54,24 @@ def state_file(config: Settings) -> Path:
 
 def read(config: Settings) -> StackState | None:
     """The state as last written; None when nothing was started here (or the file is damaged)."""
+    return _read(state_file(config))
+
+
+def _read(file: Path) -> StackState | None:
     try:
-        return msgspec.json.decode(state_file(config).read_bytes(), type=StackState)
+        return msgspec.json.decode(file.read_bytes(), type=StackState)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def running_below(var: Path) -> list[Path]:
+    """Other deployments' directories in this one, such as the demo's, in which a stack runs."""
+    found = []
+    for file in sorted(var.glob("*/stack.json")):
+        state = _read(file)
+        if state is not None and state.supervisor() is not None:
+            found.append(file.parent)
+    return found
 
 
 def write(config: Settings, state: StackState) -> None:

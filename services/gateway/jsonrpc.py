@@ -146,8 +146,7 @@ class Relay:
         try:
             for message in messages_of(body):
                 await self._observer.message(message)
-            detail = body[:2000].decode(errors="replace")
-            await self._observer.ended("complete", response.status, detail)
+            await self._observer.ended("complete", response.status, errors.beginning(body, 2000))
         except ApiError as error:
             await respond_jsonrpc_error(self._send, error, self._id)
             return
@@ -182,7 +181,11 @@ class Relay:
         decode = _decoder(response.headers.get("content-encoding", ""))
         if decode is not None:  # not what was asked for: pass it on as it is, read along behind
             while chunk := await response.content.readany():
-                for event in splitter.feed(decode.decompress(chunk)):
+                try:
+                    plain = decode.decompress(chunk)
+                except zlib.error:  # it is not what its header says: the client may make something of it
+                    plain = b""
+                for event in splitter.feed(plain):
                     await self._read(event)
                 await self._body(chunk, more=True)
             return

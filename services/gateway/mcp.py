@@ -26,6 +26,8 @@ from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Refused, Relay, r
 from services.gateway.names import peers_id, tell, unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called
+from services.proxy.drafts import Answer
+from services.proxy.engines.base import StorageFailed
 from services.proxy.mcp_calls import (
     Call,
     MessageId,
@@ -124,6 +126,7 @@ class _Exchange:
 
     async def begin(self, messages: list[JsonRpc]) -> Any:
         """Take in what the client sends; gives the id that errors of our own are answered under."""
+        await self._keep()
         first = None
         for message in messages:
             call = call_of(message)
@@ -151,6 +154,7 @@ class _Exchange:
                 self._run(call)
 
     async def message(self, message: JsonRpc) -> None:
+        await self._keep()
         asked = call_of(message)
         if asked is not None:
             if self._conversation is not None and asked.recorded:

@@ -35,6 +35,8 @@ _CONNECTION = frozenset(
 """About this connection only."""
 _OURS = frozenset({b"host", b"cookie", b"x-api-key", b"accept-encoding"})
 """Of a request: for the gateway."""
+_PATH = "/:@!$&'()*+,;=~-._"
+"""What stands in a path as it is (RFC 3986, 3.3)."""
 _THEIRS = frozenset({b"date", b"server", b"set-cookie"})
 """Of a reply: about the server behind."""
 
@@ -97,6 +99,18 @@ class Peers:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+def _target(url: URL, response: aiohttp.ClientResponse) -> URL | None:
+    """Where the server that was asked has moved it to; None for anywhere else."""
+    target = response.headers.get("location")
+    if response.status not in _MOVED or target is None:
+        return None
+    try:
+        to = url.join(URL(target))
+        return to if to.origin() == url.origin() else None
+    except ValueError:
+        return None
 
 
 def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import ssl
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from evoplane.settings import Settings, SettingsError, UpstreamSettings
+from services.gateway.asgi import sendable
 from services.proxy.dialects import BY_NAME, Dialect
 
 _KEEP_ALIVE_S = 2.0
@@ -28,7 +28,6 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 """Not passed on: they speak of this connection, or of a body that has been decompressed since."""
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _OURS = _HOP_BY_HOP | {
@@ -191,11 +190,7 @@ def forwarded(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def passed_on(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that reach the client."""
-    return [
-        (name.lower(), value)
-        for name, value in response.raw_headers
-        if _passes(name) and not _CONTROL.search(value)  # with those no server could send the answer
-    ]
+    return [(name.lower(), value) for name, value in response.raw_headers if _passes(name) and sendable(value)]
 
 
 def _passes(name: bytes) -> bool:

@@ -200,6 +200,15 @@ def test_a_damaged_state_file_is_no_state(config: Settings) -> None:
     assert state.status(config) == []
 
 
+def test_other_deployments_that_run_in_this_ones_directory_are_found(config: Settings) -> None:
+    me = psutil.Process()
+    for name, started in (("demo", me.create_time()), ("gone", me.create_time() - 100)):
+        other = Settings.model_validate({"paths": {"var": config.var / name}})
+        other.var.mkdir(parents=True)
+        state.write(other, StackState(supervisor_pid=me.pid, supervisor_started=started))
+    assert state.running_below(config.var) == [config.var / "demo"]
+
+
 def test_a_recycled_pid_is_not_the_supervisor(config: Settings) -> None:
     me = psutil.Process()
     assert StackState(supervisor_pid=me.pid, supervisor_started=me.create_time()).supervisor() is not None
