@@ -73,10 +73,6 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             error = errors.malformed("A method is a string.")
             await respond_jsonrpc_error(send, error, wrong.get("id"), INVALID_REQUEST)
             return
-        if settings.tenant is None and ambiguous(body):
-            error = errors.malformed("A field of the request is there twice, in one spelling or another.")
-            await respond_jsonrpc_error(send, error, None, INVALID_REQUEST)
-            return
         call = _Exchange(gateway, request, key, name, messages)
         id = call.id
         if settings.tenant is None:

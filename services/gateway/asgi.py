@@ -32,20 +32,12 @@ _UNSENDABLE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 
 
-_UNSENDABLE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-def sendable(value: bytes) -> bool:
-    """May a header have this value? With any other the server would send nothing of the response."""
-    return _UNSENDABLE.search(value) is None
-
-
 def header_value(text: str) -> bytes:
     """A name as a header's value; what can't stand there becomes a question mark."""
     return CONTROL.sub("?", text).encode("latin-1", "replace")
 
 
-def printable(value: bytes) -> bool:
+def sendable(value: bytes) -> bool:
     """Can it stand in a header? With another value, no server could send the answer at all."""
     return _UNSENDABLE.search(value) is None
 

@@ -181,11 +181,7 @@ class Relay:
         decode = _decoder(response.headers.get("content-encoding", ""))
         if decode is not None:  # not what was asked for: pass it on as it is, read along behind
             while chunk := await response.content.readany():
-                try:
-                    plain = decode.decompress(chunk)
-                except zlib.error:  # it is not what its header says: the client may make something of it
-                    plain = b""
-                for event in splitter.feed(plain):
+                for event in splitter.feed(decode.decompress(chunk)):
                     await self._read(event)
                 await self._body(chunk, more=True)
             return

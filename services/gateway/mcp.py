@@ -18,7 +18,7 @@ from atdp.ids import new_id
 from atdp.records import Cause
 from evoplane.settings import McpServer
 from registry.tenants import Key
-from services.gateway.asgi import Request, Send, printable
+from services.gateway.asgi import Request, Send, sendable
 from services.gateway.boundary import session_of, store_reports, waiting_session
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
@@ -26,8 +26,6 @@ from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Refused, Relay, r
 from services.gateway.names import peers_id, tell, unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called
-from services.proxy.drafts import Answer
-from services.proxy.engines.base import StorageFailed
 from services.proxy.mcp_calls import (
     Call,
     MessageId,
@@ -126,7 +124,6 @@ class _Exchange:
 
     async def begin(self, messages: list[JsonRpc]) -> Any:
         """Take in what the client sends; gives the id that errors of our own are answered under."""
-        await self._keep()
         first = None
         for message in messages:
             call = call_of(message)
@@ -143,7 +140,7 @@ class _Exchange:
         """The reply's head is there: it may begin an MCP session, which is noted before the client can name it."""
         raw = headers.get(_SESSION.decode(), "").encode("utf-8", "surrogateescape")
         id = raw.decode("latin-1").strip()
-        if not id or id == self._mcp_session or not printable(raw):
+        if not id or id == self._mcp_session or not sendable(raw):
             return
         first = next(iter(self._calls.values()), None)
         event_id = self._event_id(first) if first is not None else new_id("ev")
@@ -154,7 +151,6 @@ class _Exchange:
                 self._run(call)
 
     async def message(self, message: JsonRpc) -> None:
-        await self._keep()
         asked = call_of(message)
         if asked is not None:
             if self._conversation is not None and asked.recorded:

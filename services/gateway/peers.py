@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from registry.tenants import Key, key_digest
-from services.gateway.asgi import Request, printable
+from services.gateway.asgi import Request, sendable
 from services.gateway.errors import ApiError, forbidden, unauthorized
 from services.gateway.upstream import plausible
 from services.proxy.clients import CONTROL, MAX_ID_LENGTH
@@ -35,8 +35,6 @@ _CONNECTION = frozenset(
 """About this connection only."""
 _OURS = frozenset({b"host", b"cookie", b"x-api-key", b"accept-encoding"})
 """Of a request: for the gateway."""
-_PATH = "/:@!$&'()*+,;=~-._"
-"""What stands in a path as it is (RFC 3986, 3.3)."""
 _THEIRS = frozenset({b"date", b"server", b"set-cookie"})
 """Of a reply: about the server behind."""
 
@@ -101,18 +99,6 @@ class Peers:
         return self._session
 
 
-def _target(url: URL, response: aiohttp.ClientResponse) -> URL | None:
-    """Where the server that was asked has moved it to; None for anywhere else."""
-    target = response.headers.get("location")
-    if response.status not in _MOVED or target is None:
-        return None
-    try:
-        to = url.join(URL(target))
-        return to if to.origin() == url.origin() else None
-    except ValueError:
-        return None
-
-
 def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None:
     """The gateway's key where it is not in `authorization`, which is the peer's then; raises 401 or 403."""
     secret = request.header(b"x-evoplane-key")
@@ -162,7 +148,7 @@ def reply_headers(response: aiohttp.ClientResponse) -> Headers:
     return [
         (name.lower(), value)
         for name, value in response.raw_headers
-        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-") and printable(value)
+        if name.lower() not in dropped and not name.lower().startswith(b"x-evoplane-") and sendable(value)
     ]
 
 

@@ -6,7 +6,6 @@ are the same then could be read in two ways.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 JsonRpc = dict[str, Any]

@@ -36,8 +36,6 @@ class Conversation:
     running: dict[MessageId, str] = field(default_factory=dict)
     """Event ids of the calls that have no answer yet."""
     cancelled: set[MessageId] = field(default_factory=set)
-    kept: bool = False
-    """Does its tenant's log say whose it is?"""
 
 
 class McpMemory:
@@ -70,7 +68,7 @@ class McpMemory:
 
 
 def _digest(state: str) -> bytes:
-    return hashlib.blake2b(state.encode(errors="replace"), digest_size=16).digest()
+    return hashlib.blake2b(state.encode(), digest_size=16).digest()
 
 
 def _remember(memory: OrderedDict[_K, _V], key: _K, value: _V) -> None:
