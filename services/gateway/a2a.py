@@ -28,20 +28,20 @@ from services.gateway.jsonrpc import (
     UNANSWERED,
     End,
     JsonRpc,
+    Refused,
     Relay,
+    ambiguous,
     request_messages,
     respond_jsonrpc_error,
 )
-from services.gateway.names import unknown
+from services.gateway.names import peers_id, tell, unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called, reason
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
-from services.proxy.a2a_names import ambiguous, listing, named_by, told_by
+from services.proxy.a2a_names import doubly_spelled, listing, named_by, told_by
 from services.proxy.clients import CONTROL
-from services.proxy.drafts import Answer
 from services.proxy.mcp_memory import owner_of
 from services.proxy.reports import Reported, report_id
-from services.proxy.store import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         settings = gateway.settings.a2a.get(name)
         if settings is None or settings.tenant not in (None, key.tenant):
             raise ApiError(404, f"No agent {name!r}; add [a2a.{name}] to evoplane.toml.", code="unknown_agent")
+        url = address(settings.url, below, request.query)
         headers = request_headers(request, settings.headers, apart is not None)
         if request.method == "GET" and below in _CARDS:
             await _card(gateway, request, send, name, URL(settings.url), below, headers)
@@ -72,21 +73,16 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             error = errors.malformed("A method is a string.")
             await respond_jsonrpc_error(send, error, wrong.get("id"), INVALID_REQUEST)
             return
-        if settings.tenant is None and ambiguous(body):
-            error = errors.malformed("A field of the request is there twice, in one spelling or another.")
-            await respond_jsonrpc_error(send, error, None, INVALID_REQUEST)
-            return
         call = _Exchange(gateway, request, key, name, messages)
         id = call.id
         if settings.tenant is None:
             await _require_own(gateway, key, name, request.method + below, messages)
-    except _Refused as error:
+    except Refused as error:
         await respond_jsonrpc_error(send, error, error.id, error.rpc_code)
         return
     except ApiError as error:
         await respond_jsonrpc_error(send, error, id)
         return
-    url = address(settings.url, below, request.query)
     opening = gateway.peers.open(request.method, url, headers, body if request.method == "POST" else None)
     relay = Relay(request, send, call, id)
     relay.headers = call.headers
@@ -97,30 +93,23 @@ async def a2a(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         raise
 
 
-class _Refused(ApiError):
-    """An error that the other agent itself could have given, for the request of this id."""
-
-    def __init__(self, id: Any, rpc_code: int, message: str, code: str) -> None:
-        super().__init__(200, message, code=code)
-        self.id = id
-        self.rpc_code = rpc_code
-
-
 async def _require_own(gateway: Gateway, key: Key, agent: str, call: str, messages: list[JsonRpc]) -> None:
     """Raises for what could reach other tenants' tasks: the agent knows one client, the gateway, and tells it all."""
     if call != "POST" or not messages:
         raise ApiError(400, "Only JSON-RPC requests pass to an agent that tenants share.", code="not_json_rpc")
     for message in messages:
+        if doubly_spelled(message):
+            raise ambiguous(message.get("id"))
         if listing(message):
             text = "Tasks are not listed where tenants share an agent"
-            raise _Refused(message.get("id"), -32004, text, "unsupported_operation")
+            raise Refused(message.get("id"), -32004, text, "unsupported_operation")
         if await unknown(gateway, key.tenant, [_name(agent, id) for id in named_by(message)]) is not None:
-            raise _Refused(message.get("id"), -32001, "Task not found", "task_not_found")
+            raise Refused(message.get("id"), -32001, "Task not found", "task_not_found")
 
 
 def _name(agent: str, id: str) -> str:
     """What a task's or a context's id is remembered under, beside the ids of models' answers."""
-    return f"a2a:{agent}:{id}"
+    return peers_id("a2a", agent, id=id)
 
 
 class _Exchange:
@@ -139,7 +128,7 @@ class _Exchange:
         if self._handoff is not None and self._handoff.method in ASKING:
             self.headers = [(b"x-evoplane-event-id", self._event_id(self._handoff).encode())]
 
-    def opened(self, headers: Mapping[str, str]) -> None:
+    async def opened(self, headers: Mapping[str, str]) -> None:
         """Nothing in an A2A reply's head tells more."""
 
     async def message(self, message: JsonRpc) -> None:
@@ -147,22 +136,12 @@ class _Exchange:
         if handoff is None or message.get("id") != handoff.id:
             return
         update(handoff, message)
-        await self._remember(handoff, told_by(message))
+        # before the client can name them
+        names = [_name(self._agent, id) for id in told_by(message)]
+        await tell(self._gateway, self._key.tenant, names, self._event_id(handoff))
         if handoff.settled:
             self._handoff = None
             await self._store(handoff, None)
-
-    async def _remember(self, handoff: Handoff, ids: list[str]) -> None:
-        """Whose these tasks and contexts are, before the client can name them."""
-        tenant, event_id, known = self._key.tenant, self._event_id(handoff), self._gateway.known
-        names = [name for name in (_name(self._agent, id) for id in ids) if not known.knows(tenant, name)]
-        if not names:
-            return
-        try:
-            await self._gateway.store.append(tenant, [Answer(name, event_id) for name in names])
-        except StoreUnavailable as error:
-            raise errors.unrecorded(error) from error
-        known.note(tenant, names)
 
     async def ended(self, how: End, status: int | None, detail: str) -> None:
         handoff, self._handoff = self._handoff, None

@@ -16,7 +16,7 @@ import orjson
 
 from atdp.records import Status
 from services.gateway import errors
-from services.gateway.asgi import JSON, Request, Send, require_shallow, respond
+from services.gateway.asgi import JSON, Request, Send, repeats, require_shallow, respond
 from services.gateway.errors import ApiError
 from services.gateway.peers import Headers, reply_headers
 from services.gateway.upstream import reason
@@ -40,11 +40,20 @@ SERVER_ERROR = -32000
 INVALID_REQUEST = -32600
 
 
+class Refused(ApiError):
+    """An error that the peer itself could have given, for the request of this id."""
+
+    def __init__(self, id: Any, rpc_code: int, message: str, code: str, status: int = 200) -> None:
+        super().__init__(status, message, code=code)
+        self.id = id
+        self.rpc_code = rpc_code
+
+
 class Observer(Protocol):
     """Reads what passes; whatever it raises as `ApiError` reaches the client instead of the message."""
 
-    def opened(self, headers: Mapping[str, str]) -> None:
-        """The reply's headers are there."""
+    async def opened(self, headers: Mapping[str, str]) -> None:
+        """The reply's headers are there, before the client gets them."""
 
     async def message(self, message: JsonRpc) -> None:
         """A message of the server, before the client gets it."""
@@ -55,18 +64,36 @@ class Observer(Protocol):
 
 def messages_of(body: bytes) -> list[JsonRpc]:
     """The JSON-RPC messages of a body; none when it is something else."""
-    try:
-        parsed = orjson.loads(body) if body else None
-    except orjson.JSONDecodeError:
-        return []
-    return [item for item in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(item, dict)]
+    return [item for item in _items(_parsed(body)) if isinstance(item, dict)]
 
 
 def request_messages(body: bytes) -> list[JsonRpc]:
-    """The messages of a client's body; raises 400 when they are nested too deeply to be recorded."""
-    found = messages_of(body)
-    require_shallow(found, body)
+    """The messages of a client's body, which reaches the peer as it came.
+
+    Raises 400 when they are nested too deeply to be recorded, or when the peer could read others than are read here.
+    """
+    parsed = _parsed(body)
+    require_shallow(parsed, body)
+    found = [item for item in _items(parsed) if isinstance(item, dict)]
+    if parsed is not None and repeats(parsed, body):
+        raise ambiguous(found[0].get("id") if len(found) == 1 else None)
     return found
+
+
+def ambiguous(id: Any) -> Refused:
+    """The peer may read the other one."""
+    return Refused(id, INVALID_REQUEST, "No name stands twice in a message, in any spelling.", "ambiguous_request", 400)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body) if body else None
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _items(parsed: Any) -> list[Any]:
+    return parsed if isinstance(parsed, list) else [parsed]
 
 
 async def respond_jsonrpc_error(send: Send, error: ApiError, id: Any = None, code: int = SERVER_ERROR) -> None:
@@ -93,8 +120,8 @@ class Relay:
             if response is None:
                 await self._observer.ended("client_gone", None, "the client left")
                 return
-            self._observer.opened(response.headers)
             async with response:
+                await self._observer.opened(response.headers)
                 if response.content_type == "text/event-stream":
                     await self._stream(response)
                 else:
@@ -105,6 +132,8 @@ class Relay:
             await self._failed("unreachable", errors.upstream_unreachable(whom, reason(error)))
         except aiohttp.ClientError as error:
             await self._failed("broken", errors.upstream_broken(whom, reason(error)))
+        except ApiError as error:
+            await self._failed("broken", error)
         finally:
             self._request.stop_watching()
 
@@ -140,6 +169,8 @@ class Relay:
             broken = "the server fell silent"
         except aiohttp.ClientError as error:
             broken = reason(error)
+        except zlib.error as error:
+            broken = f"its body is not what its content-encoding says: {error}"
         how: End = "client_gone" if gone.done() else ("broken" if broken else "complete")
         await self._observer.ended(how, response.status, broken)
         if how == "complete":
@@ -150,11 +181,7 @@ class Relay:
         decode = _decoder(response.headers.get("content-encoding", ""))
         if decode is not None:  # not what was asked for: pass it on as it is, read along behind
             while chunk := await response.content.readany():
-                try:
-                    plain = decode.decompress(chunk)
-                except zlib.error:  # it is not what its header says: the client may make something of it
-                    plain = b""
-                for event in splitter.feed(plain):
+                for event in splitter.feed(decode.decompress(chunk)):
                     await self._read(event)
                 await self._body(chunk, more=True)
             return
@@ -200,7 +227,7 @@ def _error(error: ApiError, id: Any, code: int = SERVER_ERROR) -> bytes:
 
 def _decoder(encoding: str) -> Any:
     """Reads gzip and deflate; None for a body that is not encoded."""
-    return zlib.decompressobj(47) if encoding in ("gzip", "deflate") else None
+    return zlib.decompressobj(47) if encoding.strip().lower() in ("gzip", "x-gzip", "deflate") else None
 
 
 def _decoded(body: bytes, encoding: str) -> bytes:

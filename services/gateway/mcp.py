@@ -10,24 +10,22 @@ session of the tool server's own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
 
+from atdp.ids import new_id
 from atdp.records import Cause
 from evoplane.settings import McpServer
 from registry.tenants import Key
-from services.gateway import errors
-from services.gateway.asgi import Request, Send
+from services.gateway.asgi import Request, Send, sendable
 from services.gateway.boundary import session_of, store_reports, waiting_session
 from services.gateway.core import Gateway
 from services.gateway.errors import ApiError
-from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Relay, request_messages, respond_jsonrpc_error
+from services.gateway.jsonrpc import UNANSWERED, End, JsonRpc, Refused, Relay, request_messages, respond_jsonrpc_error
+from services.gateway.names import peers_id, tell, unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called
-from services.proxy.drafts import Answer
-from services.proxy.engines.base import StorageFailed
 from services.proxy.mcp_calls import (
     Call,
     MessageId,
@@ -39,10 +37,8 @@ from services.proxy.mcp_calls import (
     message_id,
     unanswered,
 )
-from services.proxy.mcp_memory import SessionNotFound, owner_of
+from services.proxy.mcp_memory import owner_of
 from services.proxy.reports import Reported, report_id
-from services.proxy.sessions import MAX_ID_LENGTH
-from services.proxy.store import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -63,13 +59,16 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
             raise ApiError(405, f"Use POST, GET or DELETE for {request.path}.", code="method_not_allowed")
         gateway.require_recording(key.tenant)
         body = await request.body(gateway.settings.gateway.max_body_bytes)
-        await _require_own(gateway, key.tenant, name, request)
-        call = _Exchange(gateway, request, key, name, settings)
-        id = await call.begin(request_messages(body))
-        headers = request_headers(request, settings.headers, apart is not None)
+        messages = request_messages(body)
         url = address(settings.url, below, request.query)
-    except SessionNotFound:
-        await respond_jsonrpc_error(send, ApiError(404, "Session not found.", code="session_not_found"), id)
+        headers = request_headers(request, settings.headers, apart is not None)
+        session = _mcp_session(request)
+        if session and await unknown(gateway, key.tenant, [_name(key, name, session)]) is not None:
+            raise ApiError(404, "Session not found.", code="session_not_found")
+        call = _Exchange(gateway, request, key, name, settings, session)
+        id = await call.begin(messages)
+    except Refused as error:
+        await respond_jsonrpc_error(send, error, error.id, error.rpc_code)
         return
     except ApiError as error:
         await respond_jsonrpc_error(send, error, id)
@@ -90,30 +89,26 @@ async def mcp(gateway: Gateway, request: Request, send: Send, rest: str) -> None
         raise
 
 
-async def _require_own(gateway: Gateway, tenant: str, server: str, request: Request) -> None:
-    """Raises `SessionNotFound` for an MCP session that is another tenant's, however long ago it was begun."""
-    id = request.header(_SESSION)
-    if not id or len(id) > MAX_ID_LENGTH or gateway.mcp.knows(server, id):
-        return
-    others = [each for each in gateway.control.picture.tenants if each != tenant]
-    name = _name(server, id)
-    try:
-        theirs = await asyncio.to_thread(lambda: any(gateway.reader.answer(each, name) for each in others))
-    except StorageFailed as error:
-        raise errors.not_recording() from error
-    if theirs:
-        raise SessionNotFound(id)
+def _mcp_session(request: Request) -> str | None:
+    """The MCP session that a request names; raises 400 when it names two: the server may take the other one."""
+    # some servers can't tell `_` from `-` in a header's name
+    named = [value for name, value in request.raw_headers if name.lower().replace(b"_", b"-") == _SESSION]
+    if len(named) > 1:
+        raise ApiError(400, "A request names one MCP session.", code="ambiguous_request")
+    return named[0].decode("latin-1").strip() if named else None
 
 
-def _name(server: str, id: str) -> str:
-    """What an MCP session is remembered under in its tenant's log, beside the ids of models' answers."""
-    return f"mcp:{server}:{id}"
+def _name(key: Key, server: str, session: str) -> str:
+    """What is remembered of an MCP session that a key's agent was told."""
+    return peers_id("mcp", server, key.agent, key.purpose, id=session)
 
 
 class _Exchange:
     """One HTTP request and the messages that come back on it."""
 
-    def __init__(self, gateway: Gateway, request: Request, key: Key, name: str, settings: McpServer) -> None:
+    def __init__(
+        self, gateway: Gateway, request: Request, key: Key, name: str, settings: McpServer, session: str | None
+    ) -> None:
         self._gateway = gateway
         self._request = request
         self._key = key
@@ -122,14 +117,13 @@ class _Exchange:
         self._book = self._memory.book(key, name)
         self._session_id = session_named(request)
         self._calls: dict[MessageId, Call] = {}
-        id = request.header(_SESSION)
-        self._mcp_id = id if id and len(id) <= MAX_ID_LENGTH else None
-        self._conversation = self._memory.converse(owner_of(key), name, self._mcp_id) if self._mcp_id else None
+        self._owner = owner_of(key)
+        self._mcp_session = session
+        self._conversation = self._memory.converse(self._owner, name, session) if session else None
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def begin(self, messages: list[JsonRpc]) -> Any:
         """Take in what the client sends; gives the id that errors of our own are answered under."""
-        await self._keep()
         first = None
         for message in messages:
             call = call_of(message)
@@ -142,30 +136,21 @@ class _Exchange:
                 self._conversation.cancelled.add(cancelled)
         return None if first is None else first.id[1]
 
-    async def _keep(self) -> None:
-        """Have in the log whose MCP session this is, before anything is said in it: a restart forgets it here."""
-        known = self._conversation
-        if known is None or known.kept or self._mcp_id is None:
+    async def opened(self, headers: Mapping[str, str]) -> None:
+        """The reply's head is there: it may begin an MCP session, which is noted before the client can name it."""
+        raw = headers.get(_SESSION.decode(), "").encode("utf-8", "surrogateescape")
+        id = raw.decode("latin-1").strip()
+        if not id or id == self._mcp_session or not sendable(raw):
             return
-        name = _name(self._server.name, self._mcp_id)
-        try:
-            await self._gateway.store.append(self._key.tenant, [Answer(name, "mcp")])
-        except StoreUnavailable as error:
-            raise errors.unrecorded(error) from error
-        known.kept = True
-
-    def opened(self, headers: Mapping[str, str]) -> None:
-        """The reply's head is there: it may begin an MCP session."""
-        id = headers.get(_SESSION.decode())
-        if id is not None and self._conversation is None and len(id) <= MAX_ID_LENGTH:
-            with contextlib.suppress(SessionNotFound):
-                self._conversation = self._memory.converse(owner_of(self._key), self._server.name, id)
-                self._mcp_id = id
+        first = next(iter(self._calls.values()), None)
+        event_id = self._event_id(first) if first is not None else new_id("ev")
+        await tell(self._gateway, self._key.tenant, [_name(self._key, self._server.name, id)], event_id)
+        if self._conversation is None:
+            self._conversation = self._memory.converse(self._owner, self._server.name, id)
             for call in self._calls.values():
                 self._run(call)
 
     async def message(self, message: JsonRpc) -> None:
-        await self._keep()
         asked = call_of(message)
         if asked is not None:
             if self._conversation is not None and asked.recorded:
@@ -193,8 +178,7 @@ class _Exchange:
             if call.recorded:
                 await self._store(call, unanswered(self._server, self._book, call, outcome, kind, detail), {})
         if self._request.method == "DELETE" and how == "complete" and status is not None and status < 300:
-            id = self._request.header(_SESSION) or ""
-            self._memory.end(self._server.name, id)
+            self._memory.end(self._owner, self._server.name, self._mcp_session or "")
 
     # -- calls
 
@@ -203,8 +187,7 @@ class _Exchange:
         if not call.recorded:
             return
         state = call.params.get("requestState")
-        owner, server = owner_of(self._key), self._server.name
-        before = self._memory.asked_before(owner, server, state) if isinstance(state, str) else None
+        before = self._memory.asked_before(self._owner, self._server.name, state) if isinstance(state, str) else None
         if before is not None:
             self._session_id = self._session_id or before[0]
             call.causes.append(Cause(id=before[1], rel="input"))
@@ -256,7 +239,7 @@ class _Exchange:
             self._conversation.session_id = session.session_id
         result = answer.get("result")
         if reported.unfinished and isinstance(result, dict) and isinstance(state := result.get("requestState"), str):
-            self._memory.asks(owner_of(self._key), self._server.name, state, session.session_id, told["id"])
+            self._memory.asks(self._owner, self._server.name, state, session.session_id, told["id"])
 
 
 async def _logged(work: Any) -> None:

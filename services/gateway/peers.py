@@ -8,6 +8,7 @@ server itself sends it as `authorization` and the gateway's key as `x-evoplane-k
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -34,10 +35,11 @@ _CONNECTION = frozenset(
 """About this connection only."""
 _OURS = frozenset({b"host", b"cookie", b"x-api-key", b"accept-encoding"})
 """Of a request: for the gateway."""
-_PATH = "/:@!$&'()*+,;=~-._"
-"""What stands in a path as it is (RFC 3986, 3.3)."""
 _THEIRS = frozenset({b"date", b"server", b"set-cookie"})
 """Of a reply: about the server behind."""
+
+_IN_PATH = "/:@!$&'()*+,;="
+"""Stands in a path for itself (RFC 3986, `pchar`), beside letters, digits and `-._~`."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -72,12 +74,20 @@ class Peers:
                 skip_auto_headers=("user-agent", "accept", "content-type"),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence),
             )
-            to = _target(url, response)
-            if to is None:
+            target = response.headers.get("location")
+            if response.status not in _MOVED or target is None:
+                return plausible(response)
+            try:
+                to = url.join(URL(target))
+                elsewhere = to.origin() != url.origin()
+            except ValueError as error:
+                response.close()
+                raise aiohttp.ClientPayloadError(f"it redirects to what is no address: {error}") from error
+            if elsewhere:
                 return plausible(response)
             response.close()
             url = to
-        return plausible(response)
+        raise aiohttp.ClientPayloadError(f"it redirects more than {_REDIRECTS} times")
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -87,18 +97,6 @@ class Peers:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
-
-
-def _target(url: URL, response: aiohttp.ClientResponse) -> URL | None:
-    """Where the server that was asked has moved it to; None for anywhere else."""
-    target = response.headers.get("location")
-    if response.status not in _MOVED or target is None:
-        return None
-    try:
-        to = url.join(URL(target))
-        return to if to.origin() == url.origin() else None
-    except ValueError:
-        return None
 
 
 def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None:
@@ -115,10 +113,11 @@ def own_key(keys: Mapping[str, Key], request: Request, scope: str) -> Key | None
 
 
 def address(url: str, rest: str, query: bytes) -> URL:
-    """The peer's address with what the client put behind its own; raises 404 for what leads elsewhere."""
-    if any(part in ("..", ".") for part in rest.replace("\\", "/").split("/")):
-        raise ApiError(404, "A path with dots for its parts leads nowhere.", code="unknown_url")
-    full = url.rstrip("/") + "/" + quote(rest, safe=_PATH) if rest else url
+    """The peer's address with what the client put behind its own; raises 404 for what would lead out from below it."""
+    # `;…` is no part of a segment's name for some servers, and a backslash separates for others
+    if any(segment.partition(";")[0] in (".", "..") for segment in re.split(r"[/\\]", rest)):
+        raise ApiError(404, "A path below a server has no dot segments.", code="unknown_path")
+    full = url.rstrip("/") + "/" + quote(rest, safe=_IN_PATH) if rest else url
     return URL(full + (("&" if "?" in full else "?") + query.decode("latin-1") if query else ""), encoded=True)
 
 

@@ -1,11 +1,11 @@
 """Tasks and contexts of Agent2Agent: which a request names, and which an answer tells of.
 
-Names of fields are compared without case and underscores, because servers read them so too.
+Names of fields are compared without case and underscores, because servers read them so too; a message in which two
+are the same then could be read in two ways.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 JsonRpc = dict[str, Any]
@@ -14,32 +14,13 @@ LISTING = frozenset({"tasks/list", "listtasks"})
 """Methods whose answers tell of everyone's tasks, in lower case."""
 
 
-class _Object(dict[str, Any]):
-    """A JSON object, and whether two of its fields have the same name for some server."""
-
-    ambiguous = False
-
-
-def ambiguous(body: bytes) -> bool:
-    """May a server read another request in it than is read here, for a field that names a task is there twice?"""
-    try:
-        parsed = json.loads(body, object_pairs_hook=_object)
-    except (ValueError, RecursionError):
-        return False  # said where it is read
-    return any(_ambiguous(each) for each in (parsed if isinstance(parsed, list) else [parsed]))
-
-
-def _ambiguous(message: Any) -> bool:
-    params = _fields(message).get("params")
+def doubly_spelled(message: JsonRpc) -> bool:
+    """Are two of the names that a request is judged by the same for some reader?"""
+    params = _fields(_fields(message).get("params"))
     return any(
-        isinstance(each, _Object) and each.ambiguous for each in (message, params, _fields(params).get("message"))
+        isinstance(value, dict) and len(_fields(value)) < len(value)
+        for value in (message, _fields(message).get("params"), params.get("message"))
     )
-
-
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    made = _Object(pairs)
-    made.ambiguous = len(_fields(made)) < len(pairs)
-    return made
 
 
 def listing(message: JsonRpc) -> bool:
@@ -76,13 +57,13 @@ def told_by(message: JsonRpc) -> list[str]:
             found += [each.get("taskId"), each.get("contextId")]
             if isinstance(each.get("status"), dict):
                 found.append(each.get("id"))
-    told = [id for id in found if isinstance(id, str) and id and "\0" not in id]  # no row can hold those
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(id for id in found if isinstance(id, str) and id))
 
 
 def _fields(value: Any) -> dict[str, Any]:
     found = value.items() if isinstance(value, dict) else ()
-    return {name.lower().replace("_", ""): inner for name, inner in found}
+    # not in lower case: `taſkId` is a `taskId` for some
+    return {name.casefold().replace("_", ""): inner for name, inner in found}
 
 
 def _resource(name: Any) -> str | None:

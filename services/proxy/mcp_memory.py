@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from registry.tenants import Key
+from services.proxy.clients import CONTROL
 from services.proxy.mcp_calls import Call, MessageId, ToolBook
 
 _REMEMBERED = 4096
@@ -28,8 +29,6 @@ def owner_of(key: Key) -> Owner:
 class Conversation:
     """An MCP session of the era that has them."""
 
-    owner: Owner
-    """Who began it."""
     session_id: str
     """The session that its calls go to when nothing says otherwise."""
     asked: dict[MessageId, Call] = field(default_factory=dict)
@@ -37,18 +36,12 @@ class Conversation:
     running: dict[MessageId, str] = field(default_factory=dict)
     """Event ids of the calls that have no answer yet."""
     cancelled: set[MessageId] = field(default_factory=set)
-    kept: bool = False
-    """Does its tenant's log say whose it is?"""
-
-
-class SessionNotFound(LookupError):
-    """The MCP session was begun by somebody else."""
 
 
 class McpMemory:
     def __init__(self) -> None:
         self._books: dict[tuple[str, str, str], ToolBook] = {}
-        self._conversations: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
+        self._conversations: OrderedDict[tuple[Owner, str, str], Conversation] = OrderedDict()
         self._waiting: OrderedDict[tuple[Owner, str, bytes], tuple[str, str]] = OrderedDict()
 
     def book(self, key: Key, server: str) -> ToolBook:
@@ -56,22 +49,14 @@ class McpMemory:
         return self._books.setdefault((key.tenant, key.agent, server), ToolBook())
 
     def converse(self, owner: Owner, server: str, id: str) -> Conversation:
-        """The MCP session of this id, a new one if it is not known; raises `SessionNotFound` for another's."""
-        known = self._conversations.get((server, id))
-        if known is None:
-            known = Conversation(owner, f"mcp-{id}"[:200])
-        if known.owner != owner:
-            raise SessionNotFound(id)
-        _remember(self._conversations, (server, id), known)
+        """What is remembered of an MCP session that is this owner's; nothing yet, if it is new here."""
+        known = self._conversations.get((owner, server, id)) or Conversation(CONTROL.sub("?", f"mcp-{id}"[:200]))
+        _remember(self._conversations, (owner, server, id), known)
         return known
 
-    def knows(self, server: str, id: str) -> bool:
-        """Is it known here whose MCP session this is?"""
-        return (server, id) in self._conversations
-
-    def end(self, server: str, id: str) -> None:
+    def end(self, owner: Owner, server: str, id: str) -> None:
         """The client has ended the MCP session."""
-        self._conversations.pop((server, id), None)
+        self._conversations.pop((owner, server, id), None)
 
     def asks(self, owner: Owner, server: str, state: str, session_id: str, event_id: str) -> None:
         """A call's result asks for input: the call comes again with this `requestState`."""
@@ -83,7 +68,7 @@ class McpMemory:
 
 
 def _digest(state: str) -> bytes:
-    return hashlib.blake2b(state.encode(errors="replace"), digest_size=16).digest()
+    return hashlib.blake2b(state.encode(), digest_size=16).digest()
 
 
 def _remember(memory: OrderedDict[_K, _V], key: _K, value: _V) -> None:

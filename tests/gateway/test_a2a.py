@@ -244,35 +244,59 @@ async def test_anothers_task_does_not_exist_and_the_agent_is_not_asked(
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"id":2,"method":"tasks/get","params":{"id":"t1"},"Params":{"id":"own"}}',
-        b'{"id":2,"method":"tasks/get","params":{"id":"t1","ID":"own"}}',
-        b'{"id":2,"method":"tasks/get","params":{"id":"t1","i_d":"own"}}',
-        b'{"id":2,"method":"tasks/get","params":{"id":"t1","Id":null}}',
-        b'{"id":2,"method":"tasks/get","params":{"id":"t1","id":"own"}}',
-        b'{"id":2,"method":"tasks/list","Method":"tasks/get","params":{"id":"own"}}',
-        b'[{"id":2,"method":"tasks/get","METHOD":"x/pushNotificationConfig","params":{"id":"t1","taskId":"own"}}]',
-        b'{"id":2,"method":"message/send","params":{"message":{"parts":[],"taskId":"t1","task_id":"own"}}}',
+        '{"method":"tasks/get","params":{"id":"own"},"Params":{"id":"t1"}}',
+        '{"method":"tasks/get","params":{"id":"own","ID":"t1"}}',
+        '{"method":"tasks/get","params":{"id":"t1","i_d":"own"}}',
+        '{"method":"tasks/get","params":{"id":"t1","Id":null}}',
+        '{"method":"tasks/list","Method":"tasks/get","params":{"id":"own"}}',
+        '{"method":"tasks/get","params":{"id":"t1","id":"own"}}',
+        '{"method":"tasks/get","params":{"id":"t1"},"params":{"id":"own"}}',
+        '{"method":"tasks/get","params":{"id":"t1","\\u0069d":"own","x":"\\u003a"}}',
+        '{"method":"tasks/get","METHOD":"x/pushNotificationConfig","params":{"id":"t1","taskId":"own"}}',
+        '{"method":"message/send","params":{"message":{"taskId":"own","ta\\u017fkId":"t1","parts":[]}}}',
+        '[{"method":"tasks/get","params":{"id":"own"}},{"method":"tasks/get","params":{"id":"own","ID":"t1"}}]',
     ],
 )
-async def test_a_request_that_two_servers_would_read_differently_reaches_no_shared_agent(
-    gateway: Running, agent: ToolServer, body: bytes
+async def test_no_second_spelling_of_a_name_leads_to_anothers_task(
+    gateway: Running, agent: ToolServer, body: str
 ) -> None:
     agent.answer = answers(task("working"), task("working", "own"))
     await post(gateway, ask())
     lumen = {"authorization": f"Bearer {gateway.secrets['lumen']}"}
     await post(gateway, ask(), **lumen)
-    headers = {**gateway.headers(), **lumen, "content-type": "application/json"}
-    async with gateway.http.post(gateway.url + "/a2a/billing", data=body, headers=headers) as response:
-        assert (await response.json())["error"]["code"] == -32600
+    data = body.replace('{"method"', '{"jsonrpc":"2.0","id":2,"method"')
+    async with gateway.http.post(gateway.url + "/a2a/billing", data=data, headers=lumen) as response:
+        assert response.status == 400
+        told = await response.json()
+    assert (told["error"]["code"], told["error"]["data"]["type"]) == (-32600, "ambiguous_request")
     assert len(agent.requests) == 2
+    assert gateway.reader.answer("lumen", "a2a:billing:t1") is None
 
 
-async def test_what_a_message_carries_may_have_names_that_are_alike(gateway: Running, agent: ToolServer) -> None:
+async def test_names_in_what_is_said_to_an_agent_may_differ_in_case(gateway: Running, agent: ToolServer) -> None:
     agent.answer = answers(task("completed"))
-    part = {"kind": "data", "data": {"userId": 1, "user_id": 2}}
-    message = {"role": "user", "messageId": "m1", "parts": [part]}
+    message = {"role": "user", "messageId": "m1", "parts": [{"kind": "data", "data": {"id": 1, "ID": 2, "i_d": ":"}}]}
     assert (await post(gateway, ask(message=message)))[0] == 200
-    assert len(agent.requests) == 1
+
+
+@pytest.mark.parametrize("id", ["t\0x", "t" * 5000, {"a": 1}, [1], 7])
+async def test_a_task_of_any_id_is_a_handoff_and_its_tenants_own(gateway: Running, agent: ToolServer, id: Any) -> None:
+    odd = {**task("working", id), "contextId": id}
+    agent.answer = answers(odd, odd)
+    status, body, _ = await post(gateway, ask())
+    assert (status, json.loads(body)["result"]) == (200, odd)
+    assert len(handoffs(gateway)) == 1
+    if isinstance(id, str):
+        look = {**ask("tasks/get", 2), "params": {"id": id}}
+        assert json.loads((await post(gateway, look))[1])["result"] == odd
+        lumen = {"authorization": f"Bearer {gateway.secrets['lumen']}"}
+        assert json.loads((await post(gateway, look, **lumen))[1])["error"]["code"] == -32001
+
+
+async def test_a_state_that_is_no_word_is_a_handoff(gateway: Running, agent: ToolServer) -> None:
+    agent.answer = answers({"id": {"a": 1}, "contextId": [1], "status": {"state": {"a": 1}}})
+    assert (await post(gateway, ask()))[0] == 200
+    assert len(handoffs(gateway)) == 1
 
 
 async def test_a_tenants_tasks_are_known_after_a_restart(gateway: Running, agent: ToolServer) -> None:

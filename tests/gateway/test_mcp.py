@@ -230,8 +230,8 @@ async def test_what_the_server_asks_of_the_client_is_a_step_of_its_own(gateway: 
         await response.write(bodies["end"])
         return response
 
+    session = await begun(gateway, server, "m1")
     server.answer = answer
-    session = {"mcp-session-id": "m1"}
 
     async def standing() -> bytes:
         async with gateway.http.get(f"{gateway.url}/mcp/crm", headers={**gateway.headers(), **session}) as response:
@@ -261,6 +261,19 @@ async def test_what_the_server_asks_of_the_client_is_a_step_of_its_own(gateway: 
 
 
 # -- where a call belongs
+
+
+async def begun(gateway: Running, server: ToolServer, id: str, key: str = "northwind") -> dict[str, str]:
+    """The header of an MCP session that the server has begun."""
+    listed = server.answer
+
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        return web.json_response({"jsonrpc": "2.0", "id": 0, "result": {}}, headers={"mcp-session-id": id})
+
+    server.answer = answer
+    _, _, headers = await post(gateway, request("initialize", 0), key=key)
+    server.answer = listed
+    return {"mcp-session-id": headers["mcp-session-id"]}
 
 
 async def test_a_call_joins_the_conversation_whose_model_made_it(gateway: Running) -> None:
@@ -315,72 +328,66 @@ async def test_a_call_that_names_its_session_goes_there(gateway: Running, mark: 
     assert len(trajectories) == 1
 
 
-async def test_an_mcp_session_stays_with_the_conversation_it_was_bound_to(gateway: Running) -> None:
+async def test_an_mcp_session_stays_with_the_conversation_it_was_bound_to(gateway: Running, server: ToolServer) -> None:
+    m1, m2 = [await begun(gateway, server, id) for id in ("m1", "m2")]
     gateway.upstream.scripts.append(call(("c1", "find", "{}")))
     await gateway.chat([user("hi")], headers={"x-evoplane-session-id": "s1"})
     for _ in range(2):
-        await post(gateway, tool_call("find"), **{"mcp-session-id": "m1"})
-    await post(gateway, tool_call("find"), **{"mcp-session-id": "m2"})
+        await post(gateway, tool_call("find"), **m1)
+    await post(gateway, tool_call("find"), **m2)
     tools = [event for event in events(gateway) if event["kind"] == "tool_call"]
     assert tools[0]["trajectory_id"] == tools[1]["trajectory_id"] != tools[2]["trajectory_id"]
 
 
 async def test_another_tenants_mcp_session_does_not_exist(gateway: Running, server: ToolServer) -> None:
-    assert (await post(gateway, tool_call("find"), **{"mcp-session-id": "m1"}))[0] == 200
-    status, body, _ = await post(gateway, tool_call("find"), key="lumen", **{"mcp-session-id": "m1"})
-    assert (status, json.loads(body)["error"]["message"]) == (404, "Session not found.")
-    assert len(server.requests) == 1
+    m1 = await begun(gateway, server, "m1")
+    assert (await post(gateway, tool_call("find"), **m1))[0] == 200
+    for session in (m1, {"mcp-session-id": "never"}, {"Mcp_Session_Id": "m1"}):
+        status, body, _ = await post(gateway, tool_call("find"), key="lumen", **session)
+        assert (status, json.loads(body)["error"]["message"]) == (404, "Session not found.")
+    assert len(server.requests) == 2
     assert gateway.reader.tenants() == ["northwind"]
 
 
-async def test_another_tenants_mcp_session_does_not_exist_after_a_restart_either(
-    gateway: Running, server: ToolServer
-) -> None:
-    async def initialized(request: web.Request, body: bytes) -> web.StreamResponse:
-        answer = {"jsonrpc": "2.0", "id": 1, "result": {"capabilities": {}}}
-        return web.json_response(answer, headers={"mcp-session-id": "m1"})
-
-    listed, server.answer = server.answer, initialized
-    assert (await post(gateway, request("initialize")))[2]["mcp-session-id"] == "m1"
-    server.answer = listed
+@pytest.mark.parametrize("id", ["m1", "m" * 5000, "n\u00fc"])
+async def test_an_mcp_session_is_its_tenants_after_a_restart(gateway: Running, server: ToolServer, id: str) -> None:
+    session = await begun(gateway, server, id)
     await gateway.stop()
     gateway.url, *gateway.server = await serve(gateway.settings)
-    assert (await post(gateway, tool_call("find"), key="lumen", **{"mcp-session-id": "m1"}))[0] == 404
-    assert (await post(gateway, tool_call("find"), **{"mcp-session-id": "m1"}))[0] == 200
-    assert len(server.requests) == 2
+    assert (await post(gateway, tool_call("find"), key="lumen", **session))[0] == 404
+    gateway.secrets["evaluate"] = tenants.create_key(gateway.connection, "northwind", "support", "evaluate")[1]
+    await gateway.wait_for_control()
+    assert (await post(gateway, tool_call("find"), key="evaluate", **session))[0] == 404
+    assert len(server.requests) == 1
+    assert (await post(gateway, tool_call("find"), **session))[0] == 200
 
 
-async def test_a_state_that_a_server_gives_two_tenants_is_each_ones_own(gateway: Running, server: ToolServer) -> None:
+async def test_a_request_names_one_mcp_session(gateway: Running, server: ToolServer) -> None:
+    own = await begun(gateway, server, "own", key="lumen")
+    headers = [*gateway.headers("lumen").items(), ("mcp-session-id", "m1"), *own.items()]
+    async with gateway.http.post(gateway.url + "/mcp/crm", json=tool_call("find"), headers=headers) as response:
+        assert response.status == 400
+    assert len(server.requests) == 1
+
+
+async def test_what_the_server_gave_back_for_later_is_another_tenants_no_more_than_its_session(
+    gateway: Running, server: ToolServer
+) -> None:
     async def asks(request: web.Request, body: bytes) -> web.StreamResponse:
-        result = {"resultType": "input_required", "requestState": "same", "inputRequests": {}}
-        return web.json_response({"jsonrpc": "2.0", "id": json.loads(body)["id"], "result": result})
+        wants = {"resultType": "input_required", "requestState": "s", "inputRequests": {}}
+        return web.json_response({"jsonrpc": "2.0", "id": 1, "result": wants})
 
     server.answer = asks
-    await post(gateway, tool_call("find"), **{"x-evoplane-session-id": "private"})
-    again = request("tools/call", 2, name="find", arguments={}, requestState="same")
+    again = request("tools/call", name="find", arguments={}, requestState="s")
+    await post(gateway, tool_call("find"))
     await post(gateway, again, key="lumen")
-    (theirs,) = [event for event in events(gateway, "lumen") if event["kind"] == "tool_call"]
-    assert "causes" not in theirs
-    assert "private" not in {row.session_id for row in gateway.reader.trajectories("lumen")}
+    await post(gateway, again, path="/mcp/open")
     await post(gateway, again)
-    assert [event.get("causes") for event in events(gateway)][-1][0]["rel"] == "input"
-
-
-@pytest.mark.parametrize("path", ["../admin", "%2e%2e/admin", "..%2fadmin", "a/..%5cadmin", "./x"])
-async def test_a_path_that_leads_out_of_the_servers_own_reaches_nothing(
-    gateway: Running, server: ToolServer, path: str
-) -> None:
-    url = URL(f"{gateway.url}/mcp/crm/{path}", encoded=True)
-    async with gateway.http.post(url, json=tool_call("find"), headers=gateway.headers()) as response:
-        assert response.status == 404
-    assert server.requests == []
-
-
-async def test_what_a_path_has_behind_the_servers_own_stays_a_path(gateway: Running, server: ToolServer) -> None:
-    url = URL(f"{gateway.url}/mcp/crm/a%3Fq=1/b%20c?x=2", encoded=True)
-    async with gateway.http.post(url, json=tool_call("find"), headers=gateway.headers()) as response:
-        assert response.status == 200
-    assert server.requests[0][0].raw_path == "/mcp/a%3Fq=1/b%20c?x=2"
+    (foreign,) = events(gateway, "lumen")
+    first, elsewhere, second = events(gateway)
+    assert "causes" not in foreign
+    assert "causes" not in elsewhere
+    assert second["causes"] == [{"id": first["id"], "rel": "input"}]
 
 
 # -- what is known of a tool
@@ -469,6 +476,82 @@ async def test_an_unknown_server_or_key_is_refused_before_anything_is_asked(
     assert (await post(gateway, tool_call("find"), path="/mcp/none"))[0] == 404
     assert (await post(gateway, tool_call("find"), authorization="Bearer wrong"))[0] == 401
     assert server.requests == []
+
+
+@pytest.mark.parametrize("below", ["../admin", "%2e%2e/admin", "..%2fadmin", "a/..;x/b", "..%5cadmin", "./a"])
+async def test_no_path_leads_out_from_below_a_server(gateway: Running, server: ToolServer, below: str) -> None:
+    url = URL(f"{gateway.url}/mcp/crm/{below}", encoded=True)
+    async with gateway.http.post(url, json=tool_call("find"), headers=gateway.headers()) as response:
+        assert response.status == 404
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("below", ["a%3Fq=1", "a%20b", "a%23b", "%252e%252e/b", "a@b:c", "%C3%A9"])
+async def test_a_path_below_a_server_stays_what_it_is(gateway: Running, server: ToolServer, below: str) -> None:
+    url = URL(f"{gateway.url}/mcp/crm/{below}", encoded=True)
+    async with gateway.http.post(url, json=tool_call("find"), headers=gateway.headers()) as response:
+        assert response.status == 200
+    assert server.requests[0][0].raw_path == f"/mcp/{below}"
+
+
+async def test_a_call_in_which_a_name_stands_twice_is_refused(gateway: Running, server: ToolServer) -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"drop","n\\u0061me":"find","arguments":{}}}'
+    status, told, _ = await post(gateway, body)
+    assert (status, json.loads(told)["id"], json.loads(told)["error"]["code"]) == (400, 1, -32600)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("location", ["http://[bad", "mailto:x", "http://h:99999/", "/mcp"])
+async def test_a_redirect_to_nowhere_is_a_broken_answer_and_an_event(
+    gateway: Running, server: ToolServer, location: str
+) -> None:
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        return web.Response(status=307, headers={"location": location})
+
+    server.answer = answer
+    status, body, _ = await post(gateway, tool_call("find"))
+    assert (status, json.loads(body)["error"]["data"]["type"]) == (502, "upstream_broken")
+    (event,) = events(gateway)
+    assert event["y"]["status"] == "truncated"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP"])
+async def test_a_stream_that_is_not_what_its_encoding_says_leaves_an_event(
+    gateway: Running, server: ToolServer, encoding: str
+) -> None:
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        headers = {"content-type": "text/event-stream", "content-encoding": encoding}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        return response
+
+    server.answer = answer
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await post(gateway, tool_call("find"))
+    (event,) = events(gateway)
+    assert (event["y"]["status"], event["y"]["error"]["type"]) == ("truncated", "stream_truncated")
+
+
+async def test_a_header_that_no_server_could_send_is_left_out_of_the_answer(
+    gateway: Running, server: ToolServer
+) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
+
+    async def answer(request: web.Request, _: bytes) -> web.StreamResponse:
+        assert request.transport is not None
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-a: a\x01b\r\nmcp-session-id: a\x01b\r\nx-b: c\r\n"
+        )
+        request.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        await asyncio.sleep(0.2)
+        return web.Response()
+
+    server.answer = answer
+    status, got, headers = await post(gateway, tool_call("find"))
+    assert (status, got, headers["x-b"]) == (200, body, "c")
+    assert "x-a" not in headers
+    assert "mcp-session-id" not in headers
 
 
 async def test_a_clients_own_credential_reaches_a_server_that_has_none_configured(

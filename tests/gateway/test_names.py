@@ -71,6 +71,27 @@ async def test_what_no_answer_told_of_does_not_exist(running: Running, names: di
     assert running.upstream.requests == []
 
 
+@pytest.mark.parametrize(
+    "doubled",
+    [
+        '"previous_response_id":"resp_1","previous_response_id":"resp_2"',
+        '"previous_response_id":"resp_1","x":"\\u003a","previous\\u005fresponse_id":"resp_2"',
+        '"conversation":{"id":"conv_1","id":"conv_2"}',
+    ],
+)
+async def test_what_is_passed_on_is_what_was_checked_where_a_name_stands_twice(running: Running, doubled: str) -> None:
+    other = orjson.loads(orjson.dumps(ANSWER).replace(b"_1", b"_2"))
+    running.upstream.scripts += [reply(200, orjson.dumps(each)) for each in (ANSWER, other, {**other, "id": "resp_3"})]
+    await running.post("/v1/responses", {"model": "gpt-1", "input": "first"})
+    await running.post("/v1/responses", {"model": "gpt-1", "input": "second"}, key="lumen")
+    body = f'{{"model":"gpt-1","input":"q",{doubled}}}'.encode()
+    response = await running.post("/v1/responses", body, key="lumen")
+    assert response.status == 200, await response.text()
+    sent = running.upstream.bodies[-1]
+    assert b"_2" in sent
+    assert b"_1" not in sent
+
+
 async def test_a_file_in_a_message_is_refused_in_that_dialects_form(running: Running) -> None:
     source = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
     body = {"model": "claude-1", "max_tokens": 1, "messages": [{"role": "user", "content": [source]}]}
