@@ -312,7 +312,7 @@ def test_a_gateway_that_is_stopped_before_it_listens_for_that_ends(tmp_path: Pat
     code = (
         "import os, signal\n"
         "from services.gateway import __main__ as gateway\n"
-        "gateway.create_app = lambda _: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "gateway.create_app = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)\n"
         "gateway.main()\n"
         "raise AssertionError('it went on')\n"
     )
