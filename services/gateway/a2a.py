@@ -38,7 +38,7 @@ from services.gateway.names import peers_id, tell, unknown
 from services.gateway.peers import address, own_key, request_headers, session_named
 from services.gateway.upstream import called, reason
 from services.proxy.a2a_calls import ASKING, Handoff, handoff_of, reported, unanswered, update
-from services.proxy.a2a_names import doubly_spelled, listing, named_by, told_by
+from services.proxy.a2a_names import doubly_spelled, listing, named_by, named_params, told_by
 from services.proxy.clients import CONTROL
 from services.proxy.mcp_memory import owner_of
 from services.proxy.reports import Reported, report_id
@@ -100,6 +100,8 @@ async def _require_own(gateway: Gateway, key: Key, agent: str, call: str, messag
     for message in messages:
         if doubly_spelled(message):
             raise ambiguous(message.get("id"))
+        if not named_params(message):
+            raise Refused(message.get("id"), -32602, "Parameters are an object", "invalid_params")
         if listing(message):
             text = "Tasks are not listed where tenants share an agent"
             raise Refused(message.get("id"), -32004, text, "unsupported_operation")

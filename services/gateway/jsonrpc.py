@@ -75,6 +75,8 @@ def request_messages(body: bytes) -> list[JsonRpc]:
     parsed = _parsed(body)
     require_shallow(parsed, body)
     found = [item for item in _items(parsed) if isinstance(item, dict)]
+    if isinstance(parsed, list) and len(found) < len(parsed):
+        raise Refused(None, INVALID_REQUEST, "A batch holds messages only.", "invalid_request", 400)
     if parsed is not None and repeats(parsed, body):
         raise ambiguous(found[0].get("id") if len(found) == 1 else None)
     return found

@@ -23,6 +23,11 @@ def doubly_spelled(message: JsonRpc) -> bool:
     )
 
 
+def named_params(message: JsonRpc) -> bool:
+    """Has it its parameters by name, if any? By their places nobody here could tell which of them names a task."""
+    return isinstance(_fields(message).get("params") or {}, dict)
+
+
 def listing(message: JsonRpc) -> bool:
     """Does a request ask for all tasks there are?"""
     return str(_fields(message).get("method")).lower() in LISTING

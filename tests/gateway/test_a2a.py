@@ -339,3 +339,20 @@ async def test_a_tenants_own_agent_is_asked_for_anything_and_by_no_one_else(
     await made.stop()
     connection.close()
     assert len(agent.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":["t1"]}', -32602),
+        (b'[[{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"id":"t1"}}]]', -32600),
+        (b'[{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"id":"own"}},"t1"]', -32600),
+    ],
+)
+async def test_what_is_no_message_with_named_parameters_reaches_no_shared_agent(
+    gateway: Running, agent: ToolServer, body: bytes, code: int
+) -> None:
+    headers = {**gateway.headers(), "content-type": "application/json"}
+    async with gateway.http.post(gateway.url + "/a2a/billing", data=body, headers=headers) as response:
+        assert (await response.json())["error"]["code"] == code
+    assert agent.requests == []
