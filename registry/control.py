@@ -74,24 +74,17 @@ def connect(path: Path, *, read_only: bool = False, must_exist: bool = False) ->
 
     Autocommit mode: whoever writes more than one row does it inside `transaction`.
     """
-    if read_only:
-        connection = sqlite3.connect(
-            f"file:{path}?mode=ro",
-            uri=True,
-            timeout=_BUSY_TIMEOUT_S,
-            check_same_thread=False,
-            isolation_level=None,
-        )
-    else:
-        if not must_exist:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}",
-            uri=True,
-            timeout=_BUSY_TIMEOUT_S,
-            check_same_thread=False,
-            isolation_level=None,
-        )
+    mode = "ro" if read_only else "rw" if must_exist else "rwc"
+    if mode == "rwc":
+        path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        check_same_thread=False,
+        isolation_level=None,
+    )
+    if not read_only:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")

@@ -150,10 +150,11 @@ class StreamRelay:
     def _ending(self, client_gone: bool, broken: str | None) -> Ending:
         completion = self._completion()
         ending = Ending("ok", completion, ttft_ms=self._ttft_ms)
-        if self._unread and completion.done:
+        if self._unread:
+            ending.ext["unread"] = True
+        if self._unread and (completion.done or completion.finished):
             # the client has all of it, the record has not
             ending.status = "unknown"
-            ending.ext["unread"] = True
         elif completion.error is not None:
             ending.status = "error"
             ending.error_type = str(completion.error.get("type") or completion.error.get("code") or "upstream_error")

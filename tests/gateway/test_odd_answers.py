@@ -65,8 +65,9 @@ async def test_log_probabilities_that_are_not_there_are_not_recorded_and_the_ans
     assert (event["y"]["status"], said(event)) == ("ok", "42")
 
 
+@pytest.mark.parametrize("end", [DONE, b""])
 async def test_a_piece_that_can_not_be_read_reaches_the_client_and_the_event_says_that_it_lacks_something(
-    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: bytes
 ) -> None:
     add = ChatAssembler.add
 
@@ -76,8 +77,8 @@ async def test_a_piece_that_can_not_be_read_reaches_the_client_and_the_event_say
         add(self, chunk)
 
     monkeypatch.setattr(ChatAssembler, "add", some)
-    pieces = [piece(b"one "), piece(b"the password is hunter2"), piece(b"two", b'"stop"'), DONE]
-    event, got = await asked(running, stream(*pieces))
+    pieces = [piece(b"one "), piece(b"the password is hunter2"), piece(b"two", b'"stop"'), end]
+    event, got = await asked(running, stream(*filter(None, pieces)))
     assert got == b"".join(pieces)
     assert (event["y"]["status"], event["ext"]["unread"], said(event)) == ("unknown", True, "one two")
     assert "can't be read: TypeError" in caplog.text and "hunter2" not in caplog.text
